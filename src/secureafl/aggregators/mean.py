@@ -1,0 +1,17 @@
+"""Mean of the clients present. Not robust: one client moves it anywhere."""
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Arithmetic mean; the first ablation variant of the SecureAFL paper."""
+
+    def init(self, num_clients, weights):
+        return ()
+
+    def aggregate(self, state, values, present):
+        total = torch.where(present[:, None], values / present.sum(), 0).sum(dim=0)
+        return total, state

@@ -1,0 +1,9 @@
+"""Who uploads when, and from which model; the name in a TOML file is the key here."""
+
+from secureafl.arrivals.event_driven import EventDriven
+from secureafl.arrivals.uniform import Uniform
+
+ARRIVALS = {
+    "uniform": Uniform,
+    "event_driven": EventDriven,
+}

@@ -1,0 +1,15 @@
+"""What malicious clients do; the name in a TOML file is the key here."""
+
+from secureafl.attacks.gaussian import Gaussian
+from secureafl.attacks.label_flip import LabelFlip
+from secureafl.attacks.none import NoAttack
+from secureafl.attacks.scaling import Scaling
+from secureafl.attacks.sign_flip import SignFlip
+
+ATTACKS = {
+    "none": NoAttack,
+    "label_flip": LabelFlip,
+    "sign_flip": SignFlip,
+    "gaussian": Gaussian,
+    "scaling": Scaling,
+}

@@ -1,0 +1,31 @@
+"""Gaussian: upload noise that has nothing to do with the data.
+
+Blanchard, El Mhamdi, Guerraoui, Stainer, "Machine learning with adversaries: Byzantine tolerant
+gradient descent", NeurIPS 2017. Knows nothing.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from secureafl.core.errors import require
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Independent normal noise in every coordinate."""
+
+    std: float = 200.0
+
+    def __post_init__(self) -> None:
+        require(self.std > 0, "std", self.std, "give a standard deviation above 0")
+
+    def init(self, scene):
+        return ()
+
+    def poison_batch(self, state, inputs, labels):
+        return inputs, labels
+
+    def poison_update(self, state, trained, seen):
+        noise = torch.empty_like(trained.gradient).normal_(generator=seen.generator)
+        return self.std * noise, state

@@ -1,0 +1,28 @@
+"""Sign flip: upload the negative gradient, times a factor.
+
+Fang, Cao, Jia, Gong, "Local model poisoning attacks to Byzantine-robust federated learning",
+USENIX Security 2020. Knows its own data only.
+"""
+
+from dataclasses import dataclass
+
+from secureafl.core.errors import require
+
+
+@dataclass(frozen=True)
+class SignFlip:
+    """-factor * g."""
+
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self.factor > 0, "factor", self.factor, "give a factor above 0")
+
+    def init(self, scene):
+        return ()
+
+    def poison_batch(self, state, inputs, labels):
+        return inputs, labels
+
+    def poison_update(self, state, trained, seen):
+        return -self.factor * trained.gradient, state

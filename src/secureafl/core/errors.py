@@ -1,0 +1,31 @@
+"""Everything the package raises on purpose.
+
+    SecureAflError
+    ├── ConfigError   a setting is unknown, of the wrong type or out of range
+    ├── DataError     a data file is missing, damaged or of another format
+    └── RunError      a run folder is taken, locked, damaged or cannot be written
+
+What a client sends never raises: it is refused as data (see `core.server.receive`).
+"""
+
+
+class SecureAflError(Exception):
+    """Root of the tree; the message is one line that names the value and the remedy."""
+
+
+class ConfigError(SecureAflError):
+    """A setting is unknown, of the wrong type or out of range."""
+
+
+class DataError(SecureAflError):
+    """A data file is missing, damaged or of another format."""
+
+
+class RunError(SecureAflError):
+    """A run folder is taken, locked, damaged or cannot be written."""
+
+
+def require(holds: bool, setting: str, value: object, remedy: str) -> None:
+    """Raise a `ConfigError` naming the setting, its value and what is allowed, unless `holds`."""
+    if not holds:
+        raise ConfigError(f"{setting} = {value!r}: {remedy}")

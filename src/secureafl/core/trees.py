@@ -1,0 +1,32 @@
+"""State as named tensors and back: a state is a tensor, or a (named) tuple of states."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+
+def name_tensors(state: Any, prefix: str) -> dict[str, Tensor]:
+    """Every tensor of `state` under a dotted name."""
+    if isinstance(state, Tensor):
+        return {prefix: state}
+    names = getattr(state, "_fields", range(len(state)))
+    named: dict[str, Tensor] = {}
+    for name, child in zip(names, state, strict=True):
+        named |= name_tensors(child, f"{prefix}.{name}")
+    return named
+
+
+def rebuild(template: Any, prefix: str, named: Mapping[str, Tensor]) -> Any:
+    """A state built like `template` with the tensors of `named`, on the template's devices.
+
+    Shapes come from `named`: a history may have grown since the template was made.
+    """
+    if isinstance(template, Tensor):
+        return named[prefix].to(template.device, template.dtype)
+    names = getattr(template, "_fields", range(len(template)))
+    children = [
+        rebuild(child, f"{prefix}.{name}", named)
+        for name, child in zip(names, template, strict=True)
+    ]
+    return type(template)(*children) if hasattr(template, "_fields") else tuple(children)

@@ -1,0 +1,69 @@
+"""The values that travel between the layers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+    from torch import Tensor
+
+
+class Arrival(NamedTuple):
+    """One cleaned upload, as a defence sees it."""
+
+    client: Int[Tensor, ""]  # i
+    staleness: Int[Tensor, ""]  # tau, from the server's own ledger, never from the client
+    gradient: Float[Tensor, " d"]  # g_i
+    base: Float[Tensor, " d"]  # w^{t-tau}, the model this client was given
+
+
+class Decision(NamedTuple):
+    """What a defence makes of one arrival."""
+
+    accepted: Bool[Tensor, ""]
+    ready: Bool[Tensor, ""]  # False while there is nothing to step with
+    direction: Float[Tensor, " d"]  # w <- w - eta * direction, if ready
+    scores: dict[str, Tensor]  # what the decision rests on: for report and dashboard
+    reason: str  # why, should `accepted` turn out False
+
+
+class ServerView(NamedTuple):
+    """What a defence may know of the server."""
+
+    round: int  # t, arrivals so far; the same for all replicas, so it may steer Python code
+    weights: Float[Tensor, " d"]  # w^t
+
+
+class Scene(NamedTuple):
+    """What an attack may know before training starts."""
+
+    num_malicious: int
+    num_classes: int
+    input_shape: tuple[int, ...]
+    pixel_mean: Float[Tensor, " c"]  # inputs are standardised with these, per channel
+    pixel_std: Float[Tensor, " c"]
+    generator: torch.Generator  # for what is drawn once per run, such as a trigger
+
+
+class AttackerView(NamedTuple):
+    """What an attack may know at one upload."""
+
+    round: int
+    weights: Float[Tensor, " d"]  # w^t
+    generator: torch.Generator  # fresh for each round
+
+
+class Data(NamedTuple):
+    """A data set in memory; images stay bytes until a batch is drawn."""
+
+    train_inputs: Tensor
+    train_labels: Tensor
+    test_inputs: Tensor
+    test_labels: Tensor
+    pixel_mean: Float[Tensor, " c"]
+    pixel_std: Float[Tensor, " c"]
+    source: str  # where it was found, for people
+    fingerprint: str  # checksum, so that a resumed run refuses other data

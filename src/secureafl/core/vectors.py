@@ -1,0 +1,39 @@
+"""Flat vectors: models are flattened once, at the edge; defences see nothing else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
+
+def flatten(model: nn.Module) -> Float[Tensor, " d"]:
+    """The model's parameters, in their own order, as one new vector."""
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+
+def call_flat(model: nn.Module, weights: Float[Tensor, " d"], inputs: Tensor) -> Tensor:
+    """Outputs of `model` with its parameters taken from a flat vector."""
+    pieces = weights.split([p.numel() for p in model.parameters()])
+    named = zip(model.named_parameters(), pieces, strict=True)
+    return functional_call(model, {name: v.view_as(p) for (name, p), v in named}, (inputs,))
+
+
+def row(matrix: Tensor, index: Int[Tensor, ""]) -> Tensor:
+    """Copy of `matrix[index]` that does not read `index` back to the host."""
+    return matrix.index_select(0, index.view(1)).squeeze(0)
+
+
+def set_row(matrix: Tensor, index: Int[Tensor, ""], value: Tensor, keep: Bool[Tensor, ""]) -> None:
+    """`matrix[index] = value` in place where `keep` holds, without a host read."""
+    matrix.index_copy_(0, index.view(1), torch.where(keep, value, row(matrix, index))[None])
+
+
+def norm(vector: Tensor) -> Float[Tensor, ""]:
+    """Euclidean norm over the last axis, in float64: squares of large float32 overflow."""
+    return torch.linalg.vector_norm(vector, dim=-1, dtype=torch.float64)

@@ -1,0 +1,158 @@
+"""One TOML file <-> one frozen `Experiment`. Its defaults are the paper's Fashion-MNIST setting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from secureafl import settings
+from secureafl.aggregators import AGGREGATORS
+from secureafl.arrivals import ARRIVALS, Uniform
+from secureafl.attacks import ATTACKS, NoAttack
+from secureafl.core.errors import ConfigError, require
+from secureafl.core.protocols import (
+    Aggregator,
+    ArrivalModel,
+    Attack,
+    Defense,
+    Estimator,
+    Partition,
+    Task,
+)
+from secureafl.defenses import DEFENSES, SecureAfl
+from secureafl.estimators import ESTIMATORS
+from secureafl.tasks import PARTITIONS, TASKS, FashionMnist, LabelGroups
+from secureafl.toml import read_toml, write_toml
+
+TABLES: dict[type, settings.Table] = {
+    Defense: DEFENSES,
+    Attack: ATTACKS,
+    Aggregator: AGGREGATORS,
+    Estimator: ESTIMATORS,
+    Task: TASKS,
+    Partition: PARTITIONS,
+    ArrivalModel: ARRIVALS,
+}
+
+
+@dataclass(frozen=True)
+class Training:
+    """What one client does for one upload."""
+
+    batch_size: int = 32
+    learning_rate: float = 0.01  # eta
+    # "sum" uploads the batch's summed gradient and divides eta by the batch size: the same steps,
+    # but norms (and so clip_norm) are batch_size times larger.
+    reduction: Literal["mean", "sum"] = "mean"
+
+    def __post_init__(self) -> None:
+        require(self.batch_size >= 1, "batch_size", self.batch_size, "give 1 sample or more")
+        rate = self.learning_rate
+        require(0 < rate <= 100, "learning_rate", rate, "give a rate above 0, at most 100")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """When the global model is measured."""
+
+    every: int = 500  # rounds
+    late: int = 5  # evaluations spread over the last 10 % of rounds; results average these
+
+    def __post_init__(self) -> None:
+        require(self.every >= 1, "every", self.every, "give 1 round or more")
+        require(self.late >= 1, "late", self.late, "give 1 evaluation or more")
+
+    def rounds(self, total: int) -> frozenset[int]:
+        """Rounds after which to measure; 0 is before the first."""
+        regular = range(0, total, self.every)
+        return frozenset([*regular, *self.late_rounds(total)])
+
+    def late_rounds(self, total: int) -> list[int]:
+        """The last evaluations, which results are averaged over."""
+        gap = total / 10 / self.late
+        return sorted({round(total - k * gap) for k in range(self.late)})
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything that decides the result of a run."""
+
+    seed: int = 0
+    rounds: int = 20_000  # arrivals
+    clients: int = 50  # n
+    malicious: int | float = 0.2  # a share (0.2) or a number (10) of the clients
+    placement: Literal["random", "grouped"] = "random"  # grouped: they fill whole label groups
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: int = 0  # for CPU arithmetic; 0: as many as torch likes
+    training: Training = field(default_factory=Training)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    task: Task = field(default_factory=FashionMnist)
+    partition: Partition = field(default_factory=LabelGroups)
+    arrivals: ArrivalModel = field(default_factory=Uniform)
+    defense: Defense = field(default_factory=SecureAfl)
+    attack: Attack = field(default_factory=NoAttack)
+
+    def __post_init__(self) -> None:
+        require(0 <= self.seed < 2**63, "seed", self.seed, "give 0 or more, below 2**63")
+        require(1 <= self.rounds < 10**9, "rounds", self.rounds, "give 1 or more, below 10**9")
+        require(1 <= self.clients <= 10**6, "clients", self.clients, "give 1 to 1,000,000")
+        require(0 <= self.threads <= 1024, "threads", self.threads, "give 0 (automatic) to 1024")
+        if isinstance(self.malicious, float):
+            remedy = "give a share from 0 to 1, or a whole number of clients"
+            require(0 <= self.malicious <= 1, "malicious", self.malicious, remedy)
+        require(
+            0 <= self.num_malicious <= self.clients,
+            "malicious",
+            self.malicious,
+            f"give at most the number of clients, {self.clients}",
+        )
+
+    @property
+    def num_malicious(self) -> int:
+        """Malicious clients; none without an attack."""
+        if isinstance(self.attack, NoAttack):
+            return 0
+        share = self.malicious
+        return round(share * self.clients) if isinstance(share, float) else share
+
+
+def from_mapping(values: Mapping[str, Any]) -> Experiment:
+    """The experiment a TOML file's content describes."""
+    return settings.build(Experiment, values, TABLES)
+
+
+def to_mapping(experiment: Experiment) -> dict[str, Any]:
+    """Every setting of the experiment, spelled out."""
+    return settings.to_mapping(experiment, TABLES)
+
+
+def read_experiment(path: Path) -> Experiment:
+    """The experiment in a TOML file."""
+    return from_mapping(read_toml(path))
+
+
+def write_experiment(experiment: Experiment) -> str:
+    """The experiment as TOML; reading it gives an equal value."""
+    return write_toml(to_mapping(experiment))
+
+
+def with_settings(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` with dotted keys such as `defense.alpha` changed.
+
+    Naming another kind (`defense = "async_sgd"`) drops the settings of the old one.
+    """
+    out = dict(values)
+    for key, value in changes.items():
+        name, _, rest = key.partition(".")
+        if not rest:
+            out[name] = value
+            continue
+        inner = out.get(name, {})
+        if isinstance(inner, str):
+            inner = {"kind": inner}
+        if not isinstance(inner, Mapping):
+            raise ConfigError(f"{key}: '{name}' is a plain value, not a table")
+        out[name] = with_settings(inner, {rest: value})
+    return out

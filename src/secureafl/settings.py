@@ -1,0 +1,164 @@
+"""Frozen dataclasses from plain mappings and back, with errors a person can act on.
+
+One rule for everything that plugs in: a value `"median"` or `{ kind = "median", … }` names an
+entry of a table, `kind = "my_module:MyClass"` a class of the user's own, no kind at all the
+default; all other keys are fields.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import math
+import sys
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+from secureafl.core.errors import ConfigError
+
+Table = Mapping[str, type]
+
+
+def build(cls: type, given: Mapping[str, Any], tables: Mapping[type, Table], path: str = "") -> Any:
+    """An instance of the dataclass `cls` with the fields in `given`; `path` is for messages.
+
+    Args:
+        cls: The dataclass.
+        given: Field values as TOML gives them.
+        tables: For each protocol a field may be typed with, the implementations by name.
+        path: Dotted name of this value inside the file.
+    """
+    hints = typing.get_type_hints(cls)
+    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
+    values = {}
+    for key, value in given.items():
+        here = _join(path, key)
+        if key not in fields:
+            raise ConfigError(f"unknown setting '{here}'{did_you_mean(key, fields)}")
+        if hints[key] in tables:
+            values[key] = _plug_in(fields[key], hints[key], value, tables, here)
+        else:
+            values[key] = _value(hints[key], value, tables, here)
+    try:
+        return cls(**values)
+    except ConfigError as error:
+        raise ConfigError(_join(path, str(error))) from None
+    except TypeError as error:  # a user's own class with a field that has no default
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def to_mapping(value: Any, tables: Mapping[type, Table]) -> dict[str, Any]:
+    """The mapping `build` makes the same value of; every field is spelled out."""
+    kinds = {cls: kind for table in tables.values() for kind, cls in table.items()}
+    out: dict[str, Any] = {}
+    for field in dataclasses.fields(value):
+        child = getattr(value, field.name)
+        if dataclasses.is_dataclass(child):
+            kind = kinds.get(type(child))
+            named = {"kind": kind or _import_name(type(child))} if _plugs_in(child, tables) else {}
+            child = named | to_mapping(child, tables)
+        out[field.name] = list(child) if isinstance(child, tuple) else child
+    return out
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The end of an error message about a misspelt word."""
+    known = list(known)
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean '{close[0]}'?" if close else f"; known: {', '.join(known) or 'none'}"
+
+
+def find_class(kind: str, table: Table, path: str) -> type:
+    """The class a `kind` names: an entry of the table, or module:Class of the user's own."""
+    if ":" not in kind:
+        if kind not in table:
+            raise ConfigError(f"unknown {path} '{kind}'{did_you_mean(kind, table)}")
+        return table[kind]
+    module, _, name = kind.partition(":")
+    # A user's file lies in the folder the command runs in, which a console script does not search.
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, SyntaxError, ValueError) as error:
+        raise ConfigError(f"{path} = '{kind}': {error}") from error
+    if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
+        raise ConfigError(f"{path} = '{kind}': make it a frozen dataclass, its fields are settings")
+    return found
+
+
+def short_name(value: Any) -> str:
+    """What a plug-in is called in results: its module's last part, which is also its TOML kind."""
+    return type(value).__module__.rpartition(".")[2]
+
+
+def _value(hint: Any, value: Any, tables: Mapping[type, Table], path: str) -> Any:
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{path} = {value!r}: give a table of settings")
+        return build(typing.cast(type, hint), value, tables, path)
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            choices = ", ".join(map(repr, get_args(hint)))
+            raise ConfigError(f"{path} = {value!r}: choose one of {choices}")
+        return value
+    return _scalar(hint, value, path)
+
+
+def _plug_in(
+    field: dataclasses.Field[Any],
+    protocol: type,
+    value: Any,
+    tables: Mapping[type, Table],
+    path: str,
+) -> Any:
+    given = {"kind": value} if isinstance(value, str) else value
+    if not isinstance(given, Mapping) or not isinstance(given.get("kind", ""), str):
+        raise ConfigError(f'{path} = {value!r}: give a name, or a table with kind = "…"')
+    settings = {key: v for key, v in given.items() if key != "kind"}
+    if "kind" in given:
+        cls = find_class(given["kind"], tables[protocol], path)
+    else:
+        cls = type(field.default_factory())  # pyrefly: ignore  (a plug-in always has a default)
+    built = build(cls, settings, tables, path)
+    if not isinstance(built, protocol):
+        wanted = [m for m in dir(protocol) if not m.startswith("_") and not hasattr(built, m)]
+        raise ConfigError(f"{path} = '{given['kind']}': it lacks the method {', '.join(wanted)}")
+    return built
+
+
+def _scalar(hint: Any, value: Any, path: str) -> Any:
+    if get_origin(hint) in (types.UnionType, Union):
+        allowed: tuple[Any, ...] = get_args(hint)
+    else:
+        allowed = (hint,)
+    if isinstance(value, bool):
+        fits = bool in allowed
+    elif isinstance(value, int) and float in allowed and int not in allowed:
+        value, fits = float(value), True
+    else:
+        fits = isinstance(value, allowed)
+    if not fits or (isinstance(value, float) and math.isnan(value)):
+        words = " or ".join(_WORDS.get(t, t.__name__) for t in allowed)
+        raise ConfigError(f"{path} = {value!r}: give {words}")
+    return value
+
+
+_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+
+
+def _plugs_in(value: Any, tables: Mapping[type, Table]) -> bool:
+    return any(isinstance(value, protocol) for protocol in tables)
+
+
+def _import_name(cls: type) -> str:
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _join(path: str, rest: str) -> str:
+    return f"{path}.{rest}" if path else rest

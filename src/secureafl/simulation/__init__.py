@@ -1,0 +1,1 @@
+"""The simulator: feeds the server with arrivals drawn beforehand and yields events."""

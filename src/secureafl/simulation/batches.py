@@ -1,0 +1,26 @@
+"""What each arrival trains on, drawn before training like the schedule itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from jaxtyping import Int
+
+
+def draw_batches(
+    client: Int[np.ndarray, " rounds"],
+    shards: list[Int[np.ndarray, " samples"]],
+    batch_size: int,
+    rng: np.random.Generator,
+) -> Int[np.ndarray, "rounds batch"]:
+    """Training rows of every arrival: each client passes over its samples, reshuffled each pass."""
+    rows = np.empty((len(client), batch_size), np.int32)
+    for i, shard in enumerate(shards):
+        turns = np.flatnonzero(client == i)
+        passes = -(-len(turns) * batch_size // len(shard))
+        order = rng.permuted(np.tile(shard, (passes, 1)), axis=1).reshape(-1)
+        rows[turns] = order[: len(turns) * batch_size].reshape(-1, batch_size)
+    return rows

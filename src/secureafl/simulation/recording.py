@@ -1,0 +1,170 @@
+"""A simulation into a run folder: events, checkpoints, result; and on from where it was killed."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from secureafl import __version__
+from secureafl.core.errors import RunError
+from secureafl.core.events import Event
+from secureafl.experiment import Experiment, read_experiment, write_experiment
+from secureafl.results import (
+    EXPERIMENT,
+    PROVENANCE,
+    RunFolder,
+    read_events,
+    read_json,
+    summarise,
+)
+from secureafl.settings import short_name
+from secureafl.simulation.simulator import Simulation
+
+_FLUSH_SECONDS = 1.0
+
+
+class Recording:
+    """A run that leaves everything in its folder.
+
+    Iterating advances it and yields its events. Leaving the loop early saves a checkpoint; a kill
+    at any moment costs the time since the last one, and nothing else.
+    """
+
+    def __init__(
+        self, simulation: Simulation, folder: RunFolder, seconds: float, checkpoint_seconds: float
+    ) -> None:
+        """Use `start_run` or `resume_run`."""
+        self.simulation, self.folder = simulation, folder
+        self._before, self._since = seconds, time.monotonic()
+        self._checkpoint_seconds = checkpoint_seconds
+
+    @property
+    def seconds(self) -> float:
+        """Time spent on the run, in all sessions."""
+        return self._before + time.monotonic() - self._since
+
+    def __iter__(self) -> Iterator[Event]:
+        """Advance to the end."""
+        saved = flushed = time.monotonic()
+        try:
+            while not self.simulation.finished:
+                events = self.simulation.advance()
+                self.folder.append(events)
+                now = time.monotonic()
+                if now - saved >= self._checkpoint_seconds:
+                    self._save()
+                    saved = flushed = time.monotonic()
+                elif now - flushed >= _FLUSH_SECONDS:
+                    self.folder.flush()
+                    flushed = now
+                yield from events
+            self._finish()
+        except GeneratorExit:
+            # The consumer left between two rounds, so the state is whole.
+            self._save()
+            raise
+        finally:
+            self.folder.close()
+
+    def _save(self) -> None:
+        snapshot = self.simulation.snapshot()
+        self.folder.save_checkpoint(snapshot, self.simulation.round, self.seconds)
+
+    def _finish(self) -> None:
+        made = self.simulation.experiment
+        weights = self.simulation.weights.cpu().numpy()
+        self.folder.save_model({"weights": weights})
+        self.folder.flush()
+        late = made.evaluation.late_rounds(made.rounds)
+        self.folder.finish(
+            {
+                "task": short_name(made.task),
+                "defense": short_name(made.defense),
+                "attack": short_name(made.attack),
+                "seed": made.seed,
+                "rounds": made.rounds,
+                **summarise(read_events(self.folder.path), late),
+                "data": self.simulation.data_source,
+                "malicious_clients": np.flatnonzero(self.simulation.malicious).tolist(),
+                "seconds": round(self.seconds, 3),
+                "rounds_per_second": round(made.rounds / self.seconds, 3),
+                "peak_memory_bytes": _peak_memory(),
+            }
+        )
+
+
+def start_run(experiment: Experiment, path: Path, checkpoint_seconds: float) -> Recording:
+    """Begin a run in a new folder."""
+    simulation = Simulation(experiment)
+    provenance = {
+        "seed": experiment.seed,
+        "data": simulation.data_source,
+        "data_fingerprint": simulation.data_fingerprint,
+        "sessions": [_session(simulation)],
+    }
+    folder = RunFolder.create(path, write_experiment(experiment), provenance)
+    return Recording(simulation, folder, 0.0, checkpoint_seconds)
+
+
+def resume_run(path: Path, checkpoint_seconds: float) -> Recording:
+    """Go on with a run that was interrupted; from the start if it left no checkpoint."""
+    folder = RunFolder(path)
+    if folder.finished:
+        raise RunError(f"{path}: already finished; see it with 'secureafl report {path}'")
+    checkpoint = folder.load_checkpoint()
+    simulation = Simulation(read_experiment(path / EXPERIMENT))
+    expected = read_json(path / PROVENANCE).get("data_fingerprint")
+    if simulation.data_fingerprint != expected:
+        raise RunError(f"{path}: was begun on other data than {simulation.data_source}")
+    if checkpoint:
+        simulation.restore(checkpoint.tensors)
+    folder.rewind(checkpoint.events_bytes if checkpoint else 0)
+    folder.add_session(_session(simulation))
+    return Recording(
+        simulation, folder, checkpoint.seconds if checkpoint else 0, checkpoint_seconds
+    )
+
+
+def _session(simulation: Simulation) -> dict[str, Any]:
+    """What the figures of this session depend on."""
+    on_gpu = simulation.device.type == "cuda"
+    return {
+        "from_round": simulation.round,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "secureafl": __version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+        "cpus": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name() if on_gpu else "cpu",
+    }
+
+
+def _commit() -> str | None:
+    """The checkout's commit, marked if files differ from it; None for an installed package."""
+    here = Path(__file__).parent
+    if not any((parent / ".git").exists() for parent in here.parents[2:4]):
+        return None
+    try:
+        asked = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40"]
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _peak_memory() -> int:
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

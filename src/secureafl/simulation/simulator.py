@@ -1,0 +1,227 @@
+"""One asynchronous run under attack.
+
+Everything random that does not depend on training (who is malicious, who holds what, who uploads
+when, on which batch) is drawn before the first round; so every defence faces the same trace.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from secureafl.core.errors import ConfigError, RunError
+from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event
+from secureafl.core.protocols import Backdoor
+from secureafl.core.random import numpy_generator, torch_generator
+from secureafl.core.server import Server, ServerState, Upload
+from secureafl.core.trees import name_tensors, rebuild
+from secureafl.core.types import Arrival, AttackerView, Decision, Scene
+from secureafl.core.vectors import flatten
+from secureafl.simulation.batches import draw_batches
+from secureafl.simulation.clients import Clients, on_device
+
+if TYPE_CHECKING:
+    from secureafl.experiment import Experiment
+    from secureafl.tasks.partition import Shards
+
+
+def simulate(experiment: Experiment) -> Iterator[Event]:
+    """Run the experiment in memory and yield what happens."""
+    simulation = Simulation(experiment)
+    while not simulation.finished:
+        yield from simulation.advance()
+
+
+class Simulation:
+    """A run that can be advanced arrival by arrival, saved and restored."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        """Load the data and draw everything that is fixed before training."""
+        if experiment.threads:
+            torch.set_num_threads(experiment.threads)
+        self.experiment = experiment
+        self.device = choose_device(experiment.device)
+        seed = experiment.seed
+        data = experiment.task.load()
+        self.data_source, self.data_fingerprint = data.source, data.fingerprint
+        labels = data.train_labels.numpy()
+        rng = numpy_generator(seed, "partition")
+        self.shards: Shards = experiment.partition.deal(labels, experiment.clients, rng)
+        self.malicious = choose_malicious(experiment, self.shards.group)
+        self._draw_trace()
+        self._evaluated = experiment.evaluation.rounds(experiment.rounds)
+
+        model = _seeded_model(experiment, self.device)
+        self._clients = Clients(experiment.task, on_device(data, self.device), model)
+        self._start_attack()
+        self._start_server(flatten(model))
+
+    def _draw_trace(self) -> None:
+        made, seed = self.experiment, self.experiment.seed
+        rng = numpy_generator(seed, "arrivals")
+        self.trace = made.arrivals.draw(made.rounds, made.clients, rng)
+        rng = numpy_generator(seed, "batches")
+        rows = draw_batches(self.trace.client, self.shards.rows, made.training.batch_size, rng)
+        self._rows = torch.from_numpy(rows).to(self.device)
+        # How many arrivals will answer to the model of each round: that long it must be kept.
+        self._answers = np.bincount(self.trace.version, minlength=made.rounds + 1)
+
+    def _start_attack(self) -> None:
+        data, made = self._clients.data, self.experiment
+        scene = Scene(
+            made.num_malicious,
+            int(data.train_labels.max()) + 1,
+            tuple(data.train_inputs.shape[1:]),
+            data.pixel_mean,
+            data.pixel_std,
+            torch_generator(made.seed, "attack", 0, self.device),
+        )
+        self._attack_state = made.attack.init(scene)
+
+    def _start_server(self, weights: Tensor) -> None:
+        made, training = self.experiment, self.experiment.training
+        summed = training.reduction == "sum"
+        self._gradient_scale = training.batch_size if summed else 1
+        rate = training.learning_rate / self._gradient_scale
+        self._server = Server(made.defense, made.clients, rate)
+        self._state = self._server.start(weights)
+        self._state.ledger.lend(0, weights, int(self._answers[0]))
+
+    @property
+    def round(self) -> int:
+        """Arrivals so far."""
+        return self._state.round
+
+    @property
+    def finished(self) -> bool:
+        """Whether all arrivals have come."""
+        return self.round >= self.experiment.rounds
+
+    @property
+    def weights(self) -> Tensor:
+        """The global model."""
+        return self._state.weights
+
+    def advance(self) -> list[Event]:
+        """One arrival; the events are its own and, where due, an evaluation."""
+        first = [self._evaluate()] if self.round == 0 else []
+        now = self.round
+        client, version = int(self.trace.client[now]), int(self.trace.version[now])
+        update = self._update(client, version)
+        decision, state = self._server.receive(self._state, Upload(client, version, update))
+        state.ledger.lend(state.round, state.weights, int(self._answers[state.round]))
+        self._state: ServerState = state
+        event = _arrival_event(decision, now, client, bool(self.malicious[client]), now - version)
+        due = state.round in self._evaluated
+        return [*first, event, *([self._evaluate()] if due else [])]
+
+    def _update(self, client: int, version: int) -> Tensor:
+        """What the client uploads: its gradient, or what the attack makes of it."""
+        now, attack = self.round, self.experiment.attack
+        base = self._state.ledger.look_up(version)
+        assert base is not None, "the trace and the ledger disagree"
+        rows = self._rows[now]
+        if not self.malicious[client]:
+            return self._gradient_scale * self._clients.gradient(base, rows)
+        gradient = self._gradient_scale * self._clients.gradient(
+            base, rows, lambda x, y: attack.poison_batch(self._attack_state, x, y)
+        )
+        number, staleness = torch.tensor(client), torch.tensor(now - version)
+        trained = Arrival(number, staleness, gradient, base)
+        generator = torch_generator(self.experiment.seed, "attack", now + 1, self.device)
+        seen = AttackerView(now, self.weights, generator)
+        update, self._attack_state = attack.poison_update(self._attack_state, trained, seen)
+        return update
+
+    def _evaluate(self) -> EvaluationEvent:
+        task, attack, labels = self.experiment.task, self.experiment.attack, self._test_labels
+        metrics = dict(task.metrics(self._clients.test_outputs(self.weights), labels))
+        if isinstance(attack, Backdoor):
+            outputs = self._clients.test_outputs(
+                self.weights, lambda x: attack.stamp(self._attack_state, x)
+            )
+            others = labels != attack.target_class
+            hit = outputs.argmax(dim=1)[others] == attack.target_class
+            metrics["asr"] = float(hit.double().mean())
+        return EvaluationEvent(self.round, metrics)
+
+    @property
+    def _test_labels(self) -> Tensor:
+        return self._clients.data.test_labels
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Everything that changes during a run, as named arrays."""
+        named = {
+            "round": torch.tensor(self.round),
+            "weights": self.weights,
+            **name_tensors(self._state.defense, "defense"),
+            **name_tensors(self._attack_state, "attack"),
+            **{f"ledger.{v}": w for v, w in self._state.ledger.models().items()},
+        }
+        return {name: tensor.detach().cpu().numpy() for name, tensor in named.items()}
+
+    def restore(self, snapshot: Mapping[str, np.ndarray]) -> None:
+        """Go on from a snapshot of the same experiment."""
+        named = {name: torch.from_numpy(array.copy()) for name, array in snapshot.items()}
+        try:
+            now = int(named["round"])
+            state = self._server.start(named["weights"].to(self.device))
+            defense = rebuild(self._state.defense, "defense", named)
+            self._attack_state = rebuild(self._attack_state, "attack", named)
+            left = np.bincount(self.trace.version[now:], minlength=self.experiment.rounds + 1)
+            for version in np.flatnonzero(left[: now + 1]):
+                model = named[f"ledger.{version}"].to(self.device)
+                state.ledger.lend(int(version), model, int(left[version]))
+        except KeyError as error:
+            raise RunError(f"the checkpoint lacks {error}: it is of another experiment") from error
+        self._state = state._replace(round=now, defense=defense)
+
+
+def choose_device(name: str) -> torch.device:
+    """The device `auto`, `cpu` or `cuda` stands for here."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device = 'cuda': torch sees no GPU here; use --device cpu or auto")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def choose_malicious(experiment: Experiment, group: np.ndarray) -> np.ndarray:
+    """Which clients are malicious: any, or label group by label group."""
+    rng = numpy_generator(experiment.seed, "malicious")
+    order = rng.permutation(experiment.clients)
+    if experiment.placement == "grouped":
+        rank = rng.permutation(int(group.max()) + 1)
+        order = order[np.argsort(rank[group[order]], kind="stable")]
+    malicious = np.zeros(experiment.clients, bool)
+    malicious[order[: experiment.num_malicious]] = True
+    return malicious
+
+
+def _seeded_model(experiment: Experiment, device: torch.device) -> torch.nn.Module:
+    # Modules draw their first weights from torch's global generator; it is put back afterwards.
+    with torch.random.fork_rng(devices=[]):
+        cpu = torch.device("cpu")
+        torch.manual_seed(torch_generator(experiment.seed, "model", 0, cpu).initial_seed())
+        return experiment.task.model().to(device)
+
+
+def _arrival_event(
+    decision: Decision, now: int, client: int, malicious: bool, staleness: int
+) -> ArrivalEvent:
+    # One read back from the device for all figures of the arrival.
+    figures = [decision.accepted, decision.ready, *decision.scores.values()]
+    accepted, stepped, *scores = torch.stack([f.double() for f in figures]).tolist()
+    finite: dict[str, Any] = {
+        name: score if math.isfinite(score) else None
+        for name, score in zip(decision.scores, scores, strict=True)
+    }
+    reason = "" if accepted else decision.reason
+    return ArrivalEvent(
+        now, client, malicious, staleness, bool(accepted), bool(stepped), reason, finite
+    )

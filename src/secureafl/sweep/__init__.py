@@ -1,0 +1,1 @@
+"""Several experiments at once, in processes of their own."""

@@ -1,0 +1,103 @@
+"""Fashion-MNIST: 28 x 28 grey images of ten kinds of clothing.
+
+Xiao, Rasul, Vollgraf, "Fashion-MNIST: a novel image dataset for benchmarking machine learning
+algorithms", 2017 (MIT licence). A class-balanced slice of it, 10,000 training and 2,000 test
+images, ships with the package, so that everything runs without a download.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from secureafl.core.errors import DataError
+from secureafl.core.types import Data
+from secureafl.tasks.idx import find_idx, read_idx
+from secureafl.tasks.models import paper_cnn
+
+EMBEDDED = Path(__file__).parent / "data" / "fashion_mnist"
+
+_STEMS = tuple(
+    f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
+)
+
+
+@dataclass(frozen=True)
+class FashionMnist:
+    """Fashion-MNIST with the paper's CNN."""
+
+    data_dir: str = ""  # folder of the IDX files; "" looks around, "embedded" takes the slice
+
+    def load(self) -> Data:
+        """Read the data set."""
+        folder, source = self._find()
+        found = {stem: find_idx(folder, stem) for stem in _STEMS}
+        absent = [stem for stem, path in found.items() if path is None]
+        if absent:
+            raise DataError(f"{folder}: no file {absent[0]} or {absent[0]}.gz; see data_dir")
+        arrays = [read_idx(path) for path in found.values() if path is not None]
+        return _data(arrays, folder, source)
+
+    def model(self) -> torch.nn.Module:
+        """The paper's CNN."""
+        return paper_cnn()
+
+    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Cross entropy."""
+        return cross_entropy(outputs, labels)
+
+    def metrics(self, outputs: Tensor, labels: Tensor) -> dict[str, float]:
+        """Test error rate."""
+        return {"ter": float((outputs.argmax(dim=1) != labels).double().mean())}
+
+    def _find(self) -> tuple[Path, str]:
+        if self.data_dir == "embedded":
+            return EMBEDDED, "embedded slice"
+        if self.data_dir:
+            folder = Path(self.data_dir).expanduser()
+            if not folder.is_dir():
+                raise DataError(f"data_dir = {self.data_dir!r}: no such folder")
+            nested = folder / "FashionMNIST" / "raw"  # torchvision's layout below its root
+            return (nested if nested.is_dir() else folder), "data_dir"
+        for folder, source in _usual_places():
+            if all(find_idx(folder, stem) for stem in _STEMS):
+                return folder, source
+        return EMBEDDED, "embedded slice"
+
+
+def _usual_places() -> list[tuple[Path, str]]:
+    debian = Path("/usr/share/datasets/fashion-mnist")
+    home = Path(os.environ.get("SECUREAFL_DATA", "data"))
+    return [
+        (home / "FashionMNIST" / "raw", "torchvision's folder"),
+        (home / "fashion-mnist", "data folder"),
+        (debian, "Debian's package dataset-fashion-mnist"),
+    ]
+
+
+def _data(arrays: list[np.ndarray], folder: Path, source: str) -> Data:
+    train, train_labels, test, test_labels = arrays
+    for images, labels, part in ((train, train_labels, "training"), (test, test_labels, "test")):
+        fits = images.shape[1:] == (28, 28) and labels.shape == images.shape[:1] and len(labels) > 0
+        if not fits or labels.max() > 9:
+            raise DataError(f"{folder}: the {part} files are not Fashion-MNIST; fetch them again")
+    checksum = 0
+    for array in arrays:
+        checksum = zlib.crc32(array.data, checksum)
+    return Data(
+        train_inputs=torch.from_numpy(train[:, None].copy()),
+        train_labels=torch.from_numpy(train_labels.astype(np.int64)),
+        test_inputs=torch.from_numpy(test[:, None].copy()),
+        test_labels=torch.from_numpy(test_labels.astype(np.int64)),
+        pixel_mean=torch.tensor([train.mean() / 255], dtype=torch.float32),
+        pixel_std=torch.tensor([train.std() / 255], dtype=torch.float32),
+        source=f"{source} ({len(train):,} training, {len(test):,} test images)",
+        fingerprint=f"{checksum:08x}",
+    )

@@ -1,0 +1,65 @@
+"""How training samples are dealt out to clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from secureafl.core.errors import ConfigError, require
+
+if TYPE_CHECKING:
+    from jaxtyping import Int
+
+
+class Shards(NamedTuple):
+    """Who holds what."""
+
+    rows: list[Int[np.ndarray, " samples"]]  # of each client
+    group: Int[np.ndarray, " n"]  # label group of each client
+
+
+@dataclass(frozen=True)
+class LabelGroups:
+    """The paper's label skew.
+
+    Clients are split at random into as many groups as there are classes. A sample of label q goes
+    to group q with probability `degree`, to each other group with the same share of the rest, and
+    there to any client. With fewer clients than classes, groups hold several labels.
+
+    Fang, Cao, Jia, Gong, "Local model poisoning attacks to Byzantine-robust federated learning",
+    USENIX Security 2020.
+    """
+
+    degree: float = 0.5  # x; 1 / classes is IID, 1 gives every group its own labels only
+
+    def __post_init__(self) -> None:
+        require(0 <= self.degree <= 1, "degree", self.degree, "give a probability from 0 to 1")
+
+    def deal(self, labels: np.ndarray, num_clients: int, rng: np.random.Generator) -> Shards:
+        """Deal the samples out."""
+        if num_clients > len(labels):
+            raise ConfigError(
+                f"clients = {num_clients}: there are only {len(labels)} training samples"
+            )
+        groups = min(int(labels.max()) + 1, num_clients)
+        group = rng.permutation(np.arange(num_clients) % groups)
+        own = labels % groups
+        # Among the other groups, each is as likely: a random non-zero offset.
+        away = (own + rng.integers(1, max(groups, 2), len(labels))) % groups
+        chosen = np.where(rng.random(len(labels)) < self.degree, own, away)
+        client = np.empty(len(labels), int)
+        for g in range(groups):
+            members = np.flatnonzero(group == g)
+            here = chosen == g
+            client[here] = rng.choice(members, int(here.sum()))
+        _feed_the_empty(client, num_clients)
+        return Shards([np.flatnonzero(client == i) for i in range(num_clients)], group)
+
+
+def _feed_the_empty(client: np.ndarray, num_clients: int) -> None:
+    """Give each client without a sample one of the richest client's."""
+    for poor in np.flatnonzero(np.bincount(client, minlength=num_clients) == 0):
+        rich = np.bincount(client, minlength=num_clients).argmax()
+        client[np.flatnonzero(client == rich)[0]] = poor
