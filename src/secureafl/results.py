@@ -62,10 +62,7 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, experiment: str, provenance: Mapping[str, Any]) -> RunFolder:
         """Make a folder for a new run; what is already there is never touched."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise RunError(
-                f"{path}: already there; choose another --out, or go on with 'secureafl resume'"
-            )
+        refuse_taken(path)
         fresh = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             fresh.mkdir(parents=True)
@@ -155,7 +152,7 @@ class RunFolder:
     def _save_tensors(
         self, name: str, tensors: Mapping[str, np.ndarray], metadata: dict[str, str]
     ) -> None:
-        arrays = {key: np.ascontiguousarray(value) for key, value in tensors.items()}
+        arrays = {key: np.asarray(value, order="C") for key, value in tensors.items()}
         self._replace(name, lambda p: safetensors.numpy.save_file(arrays, p, metadata=metadata))
 
     def _replace(self, name: str, write: Callable[[Path], Any]) -> None:
@@ -163,9 +160,18 @@ class RunFolder:
         fresh = self.path / f".{name}"
         with _writing(self.path):
             write(fresh)
+            fresh.chmod(0o644)  # safetensors makes its files private
             with fresh.open("rb") as file:
                 os.fsync(file.fileno())
             fresh.replace(self.path / name)
+
+
+def refuse_taken(path: Path) -> None:
+    """Raise unless a new run may be put here."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise RunError(
+            f"{path}: already there; choose another --out, or go on with 'secureafl resume {path}'"
+        )
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -251,8 +257,8 @@ def _json(value: Any, indent: int | None = None) -> str:
 def _checksum(tensors: Mapping[str, np.ndarray]) -> int:
     checksum = 0
     for name in sorted(tensors):
-        array = np.ascontiguousarray(tensors[name])
-        checksum = zlib.crc32(array.data.cast("B"), zlib.crc32(name.encode(), checksum))
+        data = np.asarray(tensors[name], order="C").reshape(-1).view(np.uint8).data
+        checksum = zlib.crc32(data, zlib.crc32(name.encode(), checksum))
     return checksum
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import torch
@@ -40,8 +41,9 @@ class Clients:
         if poison:
             inputs, labels = poison(inputs, labels)
         weights = weights.detach().requires_grad_()
-        loss = self.task.loss(call_flat(self.model, weights, inputs), labels)
-        return torch.autograd.grad(loss, weights)[0]
+        with _repeatable():
+            loss = self.task.loss(call_flat(self.model, weights, inputs), labels)
+            return torch.autograd.grad(loss, weights)[0]
 
     @torch.no_grad()
     def test_outputs(
@@ -51,7 +53,8 @@ class Clients:
         outputs = []
         for inputs in self.data.test_inputs.split(_TEST_BATCH):
             inputs = self._standardised(inputs)
-            outputs.append(call_flat(self.model, weights, stamp(inputs) if stamp else inputs))
+            with _repeatable():
+                outputs.append(call_flat(self.model, weights, stamp(inputs) if stamp else inputs))
         return torch.cat(outputs)
 
     def _standardised(self, inputs: Tensor) -> Tensor:
@@ -62,7 +65,20 @@ class Clients:
         return inputs.to(memory_format=torch.channels_last) if images_on_cpu else inputs
 
 
+def _repeatable() -> AbstractContextManager[None]:
+    """Same bits at every run on a GPU, and full float32 in convolutions."""
+    return torch.backends.cudnn.flags(
+        enabled=True, benchmark=False, deterministic=True, allow_tf32=False
+    )
+
+
 def on_device(data: Data, device: torch.device) -> Data:
     """The data set with its tensors moved."""
-    moved = {k: v.to(device) for k, v in data._asdict().items() if isinstance(v, Tensor)}
-    return data._replace(**moved)
+    return data._replace(
+        train_inputs=data.train_inputs.to(device),
+        train_labels=data.train_labels.to(device),
+        test_inputs=data.test_inputs.to(device),
+        test_labels=data.test_labels.to(device),
+        pixel_mean=data.pixel_mean.to(device),
+        pixel_std=data.pixel_std.to(device),
+    )

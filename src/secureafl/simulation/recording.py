@@ -25,6 +25,7 @@ from secureafl.results import (
     RunFolder,
     read_events,
     read_json,
+    refuse_taken,
     summarise,
 )
 from secureafl.settings import short_name
@@ -105,6 +106,7 @@ class Recording:
 
 def start_run(experiment: Experiment, path: Path, checkpoint_seconds: float) -> Recording:
     """Begin a run in a new folder."""
+    refuse_taken(path)  # before the data is loaded
     simulation = Simulation(experiment)
     provenance = {
         "seed": experiment.seed,
@@ -114,6 +116,15 @@ def start_run(experiment: Experiment, path: Path, checkpoint_seconds: float) -> 
     }
     folder = RunFolder.create(path, write_experiment(experiment), provenance)
     return Recording(simulation, folder, 0.0, checkpoint_seconds)
+
+
+def open_run(experiment: Experiment, path: Path, checkpoint_seconds: float) -> Recording:
+    """Go on with the run in `path` if it is this experiment's; begin it if there is none."""
+    if not (path / EXPERIMENT).is_file():
+        return start_run(experiment, path, checkpoint_seconds)
+    if read_experiment(path / EXPERIMENT) != experiment:
+        raise RunError(f"{path}: holds a run with other settings; choose another --out")
+    return resume_run(path, checkpoint_seconds)
 
 
 def resume_run(path: Path, checkpoint_seconds: float) -> Recording:

@@ -1,0 +1,5 @@
+"""`python -m secureafl`."""
+
+from secureafl.cli.app import main
+
+main()

@@ -1,0 +1,256 @@
+"""The command `secureafl`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from secureafl.core.errors import ConfigError, SecureAflError
+
+app = typer.Typer(
+    help="Asynchronous federated learning that stands poisoning.",
+    epilog="Start with: secureafl run --rounds 300 --clients 10 --attack gaussian",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+
+class Listed(StrEnum):
+    """What `secureafl list` can list."""
+
+    defenses = "defenses"
+    attacks = "attacks"
+    aggregators = "aggregators"
+    estimators = "estimators"
+    tasks = "tasks"
+    partitions = "partitions"
+    arrivals = "arrivals"
+
+
+class Device(StrEnum):
+    """Where the arithmetic runs."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+File = Annotated[
+    Path | None, typer.Argument(help="Experiment file; without one, the paper's setting.")
+]
+Defense = Annotated[str | None, typer.Option(help="Defence, as in 'secureafl list defenses'.")]
+Attack = Annotated[str | None, typer.Option(help="Attack, as in 'secureafl list attacks'.")]
+Task = Annotated[str | None, typer.Option(help="Task, as in 'secureafl list tasks'.")]
+Rounds = Annotated[int | None, typer.Option(help="Arrivals to simulate.")]
+Clients = Annotated[int | None, typer.Option(help="Number of clients.")]
+Seed = Annotated[int | None, typer.Option(help="Everything random follows from it.")]
+Where = Annotated[Device | None, typer.Option(help="Where to compute.")]
+DataDir = Annotated[str | None, typer.Option(help="Folder of the data set; 'embedded': the slice.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any other setting: --set defense.alpha=0.7"),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
+CheckpointSeconds = Annotated[
+    float, typer.Option(min=0, help="Save a checkpoint this often; a kill costs that much at most.")
+]
+
+
+@app.command(
+    epilog="Example: secureafl run experiments/quick.toml --attack sign_flip "
+    "--set attack.factor=10 --set defense.alpha=0.7 --out runs/first"
+)
+def run(
+    file: File = None,
+    defense: Defense = None,
+    attack: Attack = None,
+    task: Task = None,
+    rounds: Rounds = None,
+    clients: Clients = None,
+    seed: Seed = None,
+    device: Where = None,
+    data_dir: DataDir = None,
+    set_: Set = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder to make.")] = None,
+    checkpoint_seconds: CheckpointSeconds = 60.0,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run one experiment and leave everything in a run folder."""
+    from secureafl.experiment import from_mapping
+    from secureafl.simulation.recording import start_run
+
+    plain = {"task": task, "defense": defense, "attack": attack}
+    plain |= {"rounds": rounds, "clients": clients, "seed": seed, "device": device}
+    experiment = from_mapping(_values(file, plain, data_dir, set_))
+    path = out or _free_folder(Path("runs"), _run_name(experiment))
+    _follow(start_run(experiment, path, checkpoint_seconds), quiet, as_json)
+
+
+@app.command(epilog="Example: secureafl resume runs/first")
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
+    checkpoint_seconds: CheckpointSeconds = 60.0,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a run that was stopped or killed; it ends with the same bits."""
+    from secureafl.results import RESULT
+
+    if (folder / RESULT).is_file():
+        _say_result(folder, quiet, as_json)
+        return
+    from secureafl.simulation.recording import resume_run
+
+    _follow(resume_run(folder, checkpoint_seconds), quiet, as_json)
+
+
+@app.command(
+    epilog="Example: secureafl compare experiments/quick.toml --defenses async_sgd,secure_afl "
+    "--attacks none,gaussian,sign_flip"
+)
+def compare(
+    file: File = None,
+    defenses: Annotated[str, typer.Option(help="Defences, with commas between.")] = "",
+    attacks: Annotated[str, typer.Option(help="Attacks, with commas between.")] = "",
+    rounds: Rounds = None,
+    clients: Clients = None,
+    seed: Seed = None,
+    device: Where = None,
+    data_dir: DataDir = None,
+    set_: Set = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the runs; one begun before is gone on with.")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=0, help="Processes; 0: one per core.")] = 0,
+    checkpoint_seconds: CheckpointSeconds = 60.0,
+    quiet: Quiet = False,
+) -> None:
+    """Run an experiment with several defences and attacks side by side, and make a report."""
+    from secureafl.cli.side_by_side import run_side_by_side
+    from secureafl.sweep.grid import cross
+
+    plain = {"rounds": rounds, "clients": clients, "seed": seed, "device": device}
+    values = _values(file, plain, data_dir, set_)
+    cells = cross(values, _words(defenses), _words(attacks))
+    name = f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder = out or _free_folder(Path("runs"), name)
+    if not run_side_by_side(cells, folder, workers, checkpoint_seconds, quiet):
+        raise typer.Exit(1)
+
+
+@app.command(epilog="Example: secureafl report runs/first runs/second --out report")
+def report(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of them.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the page; default: RUN/report.")
+    ] = None,
+) -> None:
+    """Make one self-contained HTML page, and its figures, of runs finished or not."""
+    from secureafl.cli.screen import expand
+    from secureafl.report.page import write_report
+
+    print(write_report(expand(folders), out or folders[0] / "report"))
+
+
+@app.command("list", epilog="Example: secureafl list attacks")
+def list_(what: Annotated[Listed, typer.Argument(help="What to list.")]) -> None:
+    """List what there is, with its settings and their defaults."""
+    from secureafl.cli.screen import list_table
+
+    list_table(what.value)
+
+
+def _values(
+    file: Path | None, plain: dict[str, Any], data_dir: str | None, set_: list[str] | None
+) -> dict[str, Any]:
+    """The file's content with the options of the command line put in."""
+    from secureafl.experiment import with_settings
+    from secureafl.toml import parse_value, read_toml
+
+    changes = {k: str(v) if isinstance(v, StrEnum) else v for k, v in plain.items()}
+    changes = {key: value for key, value in changes.items() if value is not None}
+    if data_dir is not None:
+        changes["task.data_dir"] = data_dir
+    for item in set_ or []:
+        key, equals, text = item.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"--set {item}: give KEY=VALUE, such as defense.alpha=0.7")
+        changes[key.strip()] = parse_value(text)
+    return with_settings(read_toml(file) if file else {}, changes)
+
+
+def _follow(recording: Any, quiet: bool, as_json: bool) -> None:
+    """Show a run's progress to its end, or stop it cleanly when asked to."""
+    from secureafl.cli.progress import make_display
+    from secureafl.sweep.local import until_stopped
+    from secureafl.sweep.tally import Standing
+
+    path, simulation = recording.folder.path, recording.simulation
+    standing, shown = Standing(round=simulation.round), 0.0
+    with make_display({path.name: simulation.experiment.rounds}, quiet) as display:
+        for event in until_stopped(recording):
+            standing = standing.after(event)
+            if time.monotonic() - shown >= 0.1:
+                display.show(path.name, standing)
+                shown = time.monotonic()
+        display.show(path.name, standing, final=simulation.finished)
+    if not simulation.finished:
+        print(f"stopped; go on with: secureafl resume {path}", file=sys.stderr)
+        raise typer.Exit(130)
+    _say_result(path, quiet, as_json)
+
+
+def _say_result(path: Path, quiet: bool, as_json: bool) -> None:
+    from secureafl.cli.screen import print_comparison
+    from secureafl.results import RESULT, read_json
+
+    result = read_json(path / RESULT)
+    if as_json:
+        print(json.dumps({**result, "folder": str(path)}))
+    elif not quiet:
+        print_comparison([path])
+        print(f"run folder: {path}\nreport:     secureafl report {path}")
+
+
+def _run_name(experiment: Any) -> str:
+    from secureafl.settings import short_name
+
+    parts = [short_name(x) for x in (experiment.task, experiment.defense, experiment.attack)]
+    return "-".join([*parts, f"seed{experiment.seed}"])
+
+
+def _free_folder(parent: Path, name: str) -> Path:
+    """A folder nobody has used: name, name-2, and so on."""
+    path, number = parent / name, 2
+    while path.exists():
+        path, number = parent / f"{name}-{number}", number + 1
+    return path
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def main() -> None:
+    """Entry point: errors of ours are one line, not a traceback."""
+    try:
+        app()
+    except SecureAflError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, ConfigError) else 1)
+    except BrokenPipeError:
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,319 @@
+"""The report's figures, as SVG with the same bytes for the same runs.
+
+Colours are Okabe and Ito's, told apart by colour-blind readers; markers, line styles and hatches
+say the same once more. Drawn on Figure objects: pyplot and its global figures are never loaded.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import matplotlib
+import numpy as np
+from matplotlib import font_manager
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from secureafl.report.tables import Run
+
+BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
+BLUE, VERMILLION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
+COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK)
+MARKERS, LINES = "osD^vPX*", ("-", "--", "-.", ":")
+MEANINGS = {
+    "ter": "the share of test samples the global model gets wrong; lower is better",
+    "asr": "the share of triggered test samples sent where the attacker wants; lower is better",
+    "rmse": "the root of the mean squared test error; lower is better",
+}
+MAX_DOTS, MAX_BARS, MAX_NAMED_CLIENTS = 4000, 1000, 60
+_FAR = 1e100  # beyond, a diverged run would overflow the axes' arithmetic
+_FONT = "DejaVu Sans"  # comes with matplotlib, so figures do not depend on the machine's fonts
+_STYLE = {
+    "font.family": _FONT,
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#dddddd",
+    "legend.frameon": False,
+    "hatch.linewidth": 0.8,
+    "savefig.dpi": 120,
+    "svg.hashsalt": "secureafl",
+}
+
+
+class Picture(NamedTuple):
+    """One figure of the page."""
+
+    file: str  # the name it is saved under
+    title: str
+    caption: str
+    alt: str
+    svg: bytes
+
+
+def over_rounds(runs: Sequence[Run], metric: str) -> Picture | None:
+    """A metric over rounds: one line per run, one panel per attack."""
+    shown = [run for run in runs if any(metric in event.metrics for event in run.evaluations)]
+    if not shown:
+        return None
+    scenes = list(dict.fromkeys(run.scene for run in shown))
+    # By all runs, so that a defence looks the same in every figure.
+    all_styles = dict(zip(dict.fromkeys(run.variant for run in runs), _styles(), strict=False))
+    styles = {run.variant: all_styles[run.variant] for run in shown}
+    columns = min(2, len(scenes))
+    legend = math.ceil(len(styles) / _legend_columns(list(styles)))
+    height = 3.0 * math.ceil(len(scenes) / columns) + 0.2 * legend + 0.2
+    svg = _render((9, height), lambda f: _panels(f, shown, metric, scenes, styles))
+    title = f"{metric.upper()} over rounds"
+    meaning = f": {MEANINGS[metric]}" if metric in MEANINGS else ""
+    open_ended = " An open circle ends an unfinished run." * any(not r.finished for r in shown)
+    return Picture(
+        f"{_slug(metric)}-over-rounds.svg",
+        title,
+        f"{metric.upper()}{meaning}. Compare where the lines end.{open_ended}",
+        f"Line chart of {title}: {', '.join(styles)}; one panel each for {', '.join(scenes)}.",
+        svg,
+    )
+
+
+def lipschitz(run: Run, number: int) -> Picture | None:
+    """Lipschitz factors of all uploads, and the threshold they had to stay under."""
+    arrivals = run.arrivals
+    # A logarithmic axis has no place for zero.
+    defined = np.flatnonzero(arrivals.lipschitz > 0)
+    if not defined.size:
+        return None
+    stride = math.ceil(defined.size / MAX_DOTS)
+    svg = _render((9, 3.6), lambda f: _dots(f.add_subplot(), run, defined[::stride]))
+    sparse = f" One dot in {stride} is shown." if stride > 1 else ""
+    return Picture(
+        f"lipschitz-{number:02d}-{_slug(run.name)}.svg",
+        "Lipschitz factors of uploads",
+        "The filter suspects uploads above the line: the more crosses lie above it and circles "
+        f"below it, the better attackers are told from honest clients.{sparse}",
+        f"Dot plot of Lipschitz factors over rounds for {run.name}, honest and malicious uploads, "
+        "with the threshold as a line.",
+        svg,
+    )
+
+
+def clients(run: Run, number: int) -> Picture | None:
+    """Accepted and refused uploads of every client that sent any."""
+    if not run.arrivals.client.size:
+        return None
+    counts = _count(run)
+    evil = int(counts.malicious.sum())
+    expected = (
+        "Bars of malicious clients are hatched and stand on the shaded right: those should be "
+        "mostly refused, the others mostly accepted."
+    )
+    return Picture(
+        f"clients-{number:02d}-{_slug(run.name)}.svg",
+        "Accepted and refused uploads per client",
+        expected if evil else "All these clients are honest: they should be mostly accepted.",
+        f"Bar chart of accepted and refused uploads for {run.name}: "
+        f"{counts.client.size - evil} honest and {evil} malicious clients.",
+        _render((9, 3.4), lambda figure: _bars(figure, counts)),
+    )
+
+
+class _Style(NamedTuple):
+    color: str
+    marker: str
+    linestyle: str
+
+
+class _Counts(NamedTuple):
+    client: np.ndarray
+    malicious: np.ndarray
+    accepted: np.ndarray
+    refused: np.ndarray
+
+
+def _render(size: tuple[float, float], draw: Callable[[Figure], None]) -> bytes:
+    # The context puts back what a host program had set; its settings do not reach the figures.
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_STYLE)
+        figure = Figure(figsize=size, layout="constrained")
+        draw(figure)
+        out = io.BytesIO()
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    return out.getvalue()
+
+
+def _panels(
+    figure: Figure, runs: Sequence[Run], metric: str, scenes: list[str], styles: dict[str, _Style]
+) -> None:
+    columns = min(2, len(scenes))
+    rows = math.ceil(len(scenes) / columns)
+    axes = figure.subplots(rows, columns, sharey=True, squeeze=False).ravel()
+    for axis, scene in itertools.zip_longest(axes, scenes):
+        if scene is None:
+            axis.remove()
+            continue
+        for run in runs:
+            if run.scene == scene:
+                _line(axis, run, metric, styles[run.variant])
+        axis.set_title(_drawable(scene), loc="left", fontsize=10, fontweight="bold")
+        axis.set_xlabel("round")
+        axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        if axis.get_subplotspec().is_first_col():
+            axis.set_ylabel(_drawable(metric.upper()))
+    axes[0].set_ylim(bottom=min(0, axes[0].get_ylim()[0]))  # shared; cut axes exaggerate
+    handles = [Line2D([], [], **style._asdict()) for style in styles.values()]
+    labels = [_drawable(variant) for variant in styles]
+    figure.legend(handles, labels, loc="outside upper left", ncols=_legend_columns(labels))
+
+
+def _legend_columns(labels: Sequence[str]) -> int:
+    """As many as fit side by side, counted in characters of an average width."""
+    return max(1, min(4, 90 // (max(map(len, labels)) + 8)))
+
+
+def _styles() -> Iterator[_Style]:
+    """Colour, marker and line style together; 56 differ before they repeat."""
+    for i in itertools.count():
+        yield _Style(COLOURS[i % 7], MARKERS[i % 8], LINES[i % 4])
+
+
+def _line(axis: Axes, run: Run, metric: str, style: _Style) -> None:
+    points = [(e.round, e.metrics[metric]) for e in run.evaluations if metric in e.metrics]
+    x, y = np.clip(np.array(points, dtype=float).T, -_FAR, _FAR)
+    (line,) = axis.plot(x, y, markersize=4, linewidth=1.6, alpha=0.9)
+    line.set(**style._asdict(), markevery=max(1, len(points) // 12))
+    if not run.finished:
+        axis.plot(x[-1:], y[-1:], "o", color=style.color, fillstyle="none", markersize=11)
+
+
+def _dots(axis: Axes, run: Run, shown: np.ndarray) -> None:
+    arrivals = run.arrivals
+    evil = arrivals.malicious[shown]
+    groups = (("honest", ~evil, "o", BLUE), ("malicious", evil, "x", VERMILLION))
+    for name, group, marker, colour in groups:
+        axis.plot(
+            arrivals.round[shown[group]],
+            np.clip(arrivals.lipschitz[shown[group]], 1 / _FAR, _FAR),
+            linestyle="",
+            marker=marker,
+            color=colour,
+            fillstyle="none",
+            markersize=4,
+            rasterized=True,  # thousands of vector dots would make the page heavy
+            label=f"{name} upload",
+        )
+    known = np.flatnonzero(arrivals.threshold > 0)
+    known = known[:: math.ceil(max(1, known.size) / MAX_DOTS)]
+    x, y = arrivals.round[known], np.clip(arrivals.threshold[known], 1 / _FAR, _FAR)
+    axis.plot(x, y, color=BLACK, lw=1.3, label="threshold", rasterized=True)
+    axis.set_yscale("log")
+    axis.set_xlabel("round")
+    axis.set_ylabel("Lipschitz factor")
+    axis.figure.legend(loc="outside upper left", ncols=3)
+
+
+def _count(run: Run) -> _Counts:
+    """Uploads by client: honest clients first, each group by number."""
+    ids, index = np.unique(run.arrivals.client, return_inverse=True)
+    accepted, evil = (
+        np.bincount(index, weights=column, minlength=ids.size)
+        for column in (run.arrivals.accepted, run.arrivals.malicious)
+    )
+    refused = np.bincount(index, minlength=ids.size) - accepted
+    order = np.lexsort((ids, evil > 0))
+    return _Counts(ids[order], (evil > 0)[order], accepted[order], refused[order])
+
+
+def _bars(figure: Figure, counts: _Counts) -> None:
+    axis = figure.add_subplot()
+    block = math.ceil(counts.client.size / MAX_BARS)
+    for malicious in (False, True):
+        chosen = counts.malicious == malicious
+        start = 0 if not malicious else math.ceil((~counts.malicious).sum() / block)
+        yes, no = (_means(column[chosen], block) for column in (counts.accepted, counts.refused))
+        if malicious and yes.size:
+            axis.axvspan(start - 0.5, start + yes.size - 0.5, color=VERMILLION, alpha=0.1, lw=0)
+        hatch = "////" if malicious else ""
+        _stack(axis, start, np.zeros_like(yes), yes, BLUE, hatch)
+        _stack(axis, start, yes, no, ORANGE, hatch)
+        _name_group(axis, malicious, counts.accepted[chosen], counts.refused[chosen])
+    axis.grid(visible=False, axis="x")
+    axis.margins(x=0.01)
+    axis.set_ylim(bottom=0)
+    axis.set_ylabel("uploads" if block == 1 else f"uploads, mean of {block} clients")
+    _name_clients(axis, counts)
+    handles = [
+        Patch(facecolor=BLUE, label="accepted"),
+        Patch(facecolor=ORANGE, label="refused"),
+        Patch(facecolor="white", edgecolor=BLACK, hatch="////", label="malicious client"),
+    ]
+    shown = handles if counts.malicious.any() else handles[:2]
+    figure.legend(handles=shown, loc="outside lower left", ncols=3)
+
+
+def _stack(
+    axis: Axes, start: int, low: np.ndarray, height: np.ndarray, colour: str, hatch: str
+) -> None:
+    """One path for all bars, so that a thousand clients cost no more than ten."""
+    if not height.size:
+        return
+    edges = start - 0.5 + np.arange(height.size + 1.0)
+    top, floor = low + height, low
+    if height.size <= MAX_NAMED_CLIENTS:
+        # Every second interval is the gap between two bars.
+        edges = np.column_stack([edges[:-1] + 0.1, edges[1:] - 0.1]).ravel()
+        top, floor = (np.repeat(values, 2)[:-1] for values in (top, floor))
+        top[1::2] = floor[1::2] = 0
+    bars = axis.stairs(top, edges, baseline=floor, fill=True, facecolor=colour, lw=0)
+    bars.set(edgecolor="white", hatch=hatch)
+
+
+def _means(values: np.ndarray, block: int) -> np.ndarray:
+    starts = np.arange(0, values.size, block)
+    if not starts.size:
+        return values
+    return np.add.reduceat(values, starts) / np.diff([*starts, values.size])
+
+
+def _name_group(axis: Axes, malicious: bool, accepted: np.ndarray, refused: np.ndarray) -> None:
+    total = accepted.sum() + refused.sum()
+    if total:
+        text = f"{accepted.size:,} {'malicious' if malicious else 'honest'} clients, " + (
+            f"{accepted.sum() / total:.0%} accepted"
+        )
+        axis.set_title(text, loc="right" if malicious else "left", fontsize=10, fontweight="bold")
+
+
+def _name_clients(axis: Axes, counts: _Counts) -> None:
+    if counts.client.size > MAX_NAMED_CLIENTS:
+        axis.set_xticks([])
+        axis.set_xlabel("clients that uploaded, in each group by number")
+        return
+    turned = 90 if counts.client.size > 25 else 0
+    axis.set_xticks(range(counts.client.size), counts.client.astype(str), rotation=turned, size=8)
+    axis.set_xlabel("client")
+
+
+@functools.cache
+def _glyphs() -> frozenset[int]:
+    font = font_manager.get_font(font_manager.findfont(_FONT))
+    return frozenset(font.get_charmap())
+
+
+def _drawable(text: str) -> str:
+    """Characters the font lacks would each raise a warning; dollar signs would begin a formula."""
+    return "".join(c if ord(c) in _glyphs() else "?" for c in text).replace("$", r"\$")
+
+
+def _slug(text: str) -> str:
+    return "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in text)[:60]

@@ -1,0 +1,294 @@
+"""Run folders as values: what was set, what happened, and one comparison row each."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from secureafl.core.errors import RunError, SecureAflError
+from secureafl.core.events import EvaluationEvent, Event
+from secureafl.report.labels import kind, label_runs
+from secureafl.results import (
+    EVENTS,
+    EXPERIMENT,
+    PROVENANCE,
+    RESULT,
+    read_events,
+    read_json,
+    summarise,
+)
+from secureafl.toml import read_toml
+
+_MADE_BY = "give folders made by 'secureafl run'"
+_REMEDY = "restore the file, or leave this run out of the report"
+_FIELDS = {
+    "round": int,
+    "client": int,
+    "malicious": bool,
+    "accepted": bool,
+    "stepped": bool,
+    "reason": str,
+    "scores": dict,
+}
+
+
+class Arrivals(NamedTuple):
+    """The uploads of a run, one entry per upload in every column."""
+
+    round: np.ndarray
+    client: np.ndarray
+    malicious: np.ndarray
+    accepted: np.ndarray
+    reason: np.ndarray  # index into `reasons`
+    lipschitz: np.ndarray  # NaN where undefined
+    threshold: np.ndarray
+    reasons: tuple[str, ...]
+
+
+class Late(NamedTuple):
+    """One metric over the last evaluations; NaN where undefined."""
+
+    last: float
+    mean: float
+    std: float
+
+
+class Summary(NamedTuple):
+    """The figures of a finished run, or of an unfinished one so far."""
+
+    metrics: dict[str, Late]  # the first is the main one
+    honest: float | None  # accepted share; None without uploads
+    malicious: float | None
+    rounds_per_second: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One run folder, read."""
+
+    path: Path
+    name: str
+    variant: str  # the defence, told apart from the other runs
+    scene: str  # the attack, told apart from the other runs
+    experiment: dict[str, Any]
+    provenance: dict[str, Any]
+    result: dict[str, Any] | None  # None while unfinished
+    evaluations: list[EvaluationEvent]
+    arrivals: Arrivals
+    summary: Summary
+
+    @property
+    def finished(self) -> bool:
+        """Whether the result was written."""
+        return self.result is not None
+
+    @property
+    def rounds(self) -> int:
+        """Rounds done so far."""
+        seen = [int(self.arrivals.round.max()) + 1] if self.arrivals.round.size else []
+        return max([0, *seen, *(event.round for event in self.evaluations)])
+
+    @property
+    def metric(self) -> str | None:
+        """The main metric; None before the first evaluation."""
+        return next(iter(self.summary.metrics), None)
+
+
+class Row(NamedTuple):
+    """One line of the comparison."""
+
+    name: str
+    defense: str
+    attack: str
+    seed: str
+    rounds: int
+    planned: int | None
+    metric: str | None
+    late: Late | None
+    asr: Late | None
+    honest: float | None
+    malicious: float | None
+    rounds_per_second: float | None
+    finished: bool
+
+
+def read_runs(paths: Sequence[Path]) -> list[Run]:
+    """Runs in the given order, each once, labelled so that they can be told apart."""
+    if not paths:
+        raise RunError(f"no run to report on; {_MADE_BY}")
+    runs = [read_run(path) for path in {path.resolve(): path for path in paths}.values()]
+    labels = label_runs([run.experiment for run in runs])
+    names = [run.name for run in runs]
+    return [
+        dataclasses.replace(
+            run,
+            name=run.name if names.count(run.name) == 1 else str(run.path),
+            variant=label.variant,
+            scene=label.scene,
+        )
+        for run, label in zip(runs, labels, strict=True)
+    ]
+
+
+def read_run(path: Path) -> Run:
+    """One run folder, finished or not."""
+    _require_run_folder(path)
+    try:
+        experiment = read_toml(path / EXPERIMENT)
+        provenance = read_json(path / PROVENANCE)
+        result = read_json(path / RESULT) if (path / RESULT).exists() else None
+        evaluations, arrivals = _columns(_checked_events(path))
+        summary = _summarise(path, experiment, result, evaluations)
+    except SecureAflError as error:
+        raise RunError(f"{error}; {_REMEDY}") from error
+    (label,) = label_runs([experiment])
+    name = path.resolve().name
+    return Run(path, name, *label, experiment, provenance, result, evaluations, arrivals, summary)
+
+
+def compare(runs: Iterable[Run]) -> list[Row]:
+    """The comparison table."""
+    return [_row(run) for run in runs]
+
+
+def _row(run: Run) -> Row:
+    metrics = run.summary.metrics
+    planned = run.experiment.get("rounds")
+    return Row(
+        name=run.name,
+        defense=kind(run.experiment, "defense"),
+        attack=kind(run.experiment, "attack"),
+        seed=str(run.experiment.get("seed", "unknown")),
+        rounds=run.rounds,
+        planned=planned if isinstance(planned, int) else None,
+        metric=run.metric,
+        late=metrics[run.metric] if run.metric else None,
+        asr=metrics.get("asr") if run.metric != "asr" else None,
+        honest=run.summary.honest,
+        malicious=run.summary.malicious,
+        rounds_per_second=run.summary.rounds_per_second,
+        finished=run.finished,
+    )
+
+
+def _require_run_folder(path: Path) -> None:
+    try:
+        if not path.is_dir():
+            raise RunError(f"{path}: no such folder; {_MADE_BY}")
+        if not (path / EXPERIMENT).is_file():
+            inside = any(path.glob(f"*/{EXPERIMENT}"))
+            remedy = f"give the folders inside it, as in {path}/*" if inside else _MADE_BY
+            raise RunError(f"{path}: not a run folder (no {EXPERIMENT}); {remedy}")
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror}); {_MADE_BY}") from error
+
+
+def _checked_events(path: Path) -> Iterator[Event]:
+    """Events whose fields have the types they should; undefined metrics become NaN."""
+    # Every complete line is one event, so counting events counts lines.
+    for number, event in enumerate(read_events(path), 1):
+        try:
+            yield _checked(event)
+        except (TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise RunError(f"{path / EVENTS}, line {number}: damaged ({error})") from error
+
+
+def _checked(event: Event) -> Event:
+    if isinstance(event, EvaluationEvent):
+        if not (isinstance(event.round, int) and 0 <= event.round < 2**63):
+            raise ValueError("round is not a number, or out of range")
+        metrics = {str(name): _number(value) for name, value in event.metrics.items()}
+        return EvaluationEvent(event.round, metrics)
+    for name, type_ in _FIELDS.items():
+        if not isinstance(getattr(event, name), type_):
+            raise TypeError(f"{name} is not of type {type_.__name__}")
+    if not (0 <= event.round < 2**63 and 0 <= event.client < 2**63):
+        raise ValueError("round or client out of range")
+    scores: dict[str, float | None] = {
+        name: _number(event.scores.get(name)) for name in ("lipschitz", "threshold")
+    }
+    return event._replace(scores=scores)
+
+
+def _number(value: Any) -> float:
+    found = math.nan if value is None else float(value)
+    return found if math.isfinite(found) else math.nan
+
+
+def _columns(events: Iterable[Event]) -> tuple[list[EvaluationEvent], Arrivals]:
+    evaluations: list[EvaluationEvent] = []
+    rounds, clients, reason = array("q"), array("q"), array("q")
+    malicious, accepted = array("b"), array("b")
+    lipschitz, threshold = array("d"), array("d")
+    reasons: dict[str, int] = {}
+    for event in events:
+        if isinstance(event, EvaluationEvent):
+            evaluations.append(event)
+            continue
+        rounds.append(event.round)
+        clients.append(event.client)
+        malicious.append(event.malicious)
+        accepted.append(event.accepted)
+        reason.append(reasons.setdefault(event.reason, len(reasons)))
+        lipschitz.append(_number(event.scores["lipschitz"]))
+        threshold.append(_number(event.scores["threshold"]))
+    return evaluations, Arrivals(
+        round=np.array(rounds),
+        client=np.array(clients),
+        malicious=np.array(malicious, dtype=bool),
+        accepted=np.array(accepted, dtype=bool),
+        reason=np.array(reason),
+        lipschitz=np.array(lipschitz),
+        threshold=np.array(threshold),
+        reasons=tuple(reasons),
+    )
+
+
+def _summarise(
+    path: Path,
+    experiment: Mapping[str, Any],
+    result: Mapping[str, Any] | None,
+    evaluations: Sequence[EvaluationEvent],
+) -> Summary:
+    source = path / RESULT
+    try:
+        if result is None:
+            source = path
+            result = _so_far(path, experiment, evaluations)
+        return _summary(result)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise RunError(f"{source}: damaged ({type(error).__name__}: {error})") from error
+
+
+def _so_far(
+    path: Path, experiment: Mapping[str, Any], evaluations: Sequence[EvaluationEvent]
+) -> dict[str, Any]:
+    """What an unfinished run would have for a result, over its latest evaluations."""
+    if not evaluations:
+        nothing = EvaluationEvent(-1, {})
+        return summarise(itertools.chain(_checked_events(path), [nothing]), {-1})
+    late = experiment.get("evaluation", {}).get("late", 5)
+    rounds = {event.round for event in evaluations[-late:]}
+    return summarise(_checked_events(path), rounds)
+
+
+def _summary(result: Mapping[str, Any]) -> Summary:
+    metrics = {
+        name: Late(*(_number(found[key]) for key in ("last", "late_mean", "late_std")))
+        for name, found in result["metrics"].items()
+    }
+    honest, malicious = (
+        _optional(result["uploads"][group]["share"]) for group in ("honest", "malicious")
+    )
+    return Summary(metrics, honest, malicious, _optional(result.get("rounds_per_second")))
+
+
+def _optional(value: Any) -> float | None:
+    return None if value is None else float(value)

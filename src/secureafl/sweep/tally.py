@@ -1,0 +1,28 @@
+"""Where a run stands, counted from its events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from secureafl.core.events import ArrivalEvent, Event
+
+
+class Standing(NamedTuple):
+    """What a progress display shows of one run."""
+
+    round: int = 0
+    accepted: int = 0
+    rejected: int = 0
+    metrics: Mapping[str, float] = MappingProxyType({})  # of the last evaluation
+
+    def after(self, event: Event) -> Standing:
+        """The standing with one more event counted in."""
+        if not isinstance(event, ArrivalEvent):
+            return self._replace(metrics=event.metrics)
+        return self._replace(
+            round=event.round + 1,
+            accepted=self.accepted + event.accepted,
+            rejected=self.rejected + (not event.accepted),
+        )

@@ -1,0 +1,150 @@
+import gzip
+from pathlib import Path
+
+import pytest
+
+from secureafl.cli.app import main
+from secureafl.tasks.fashion_mnist import EMBEDDED
+
+
+def test_missing_file_is_named(cli):
+    assert "nowhere.toml: no such file" in cli.refused("run", "nowhere.toml")
+
+
+def test_folder_instead_of_a_file_is_refused(cli):
+    assert "cannot be read" in cli.refused("run", ".")
+
+
+def test_bad_toml_is_refused_with_its_line(cli):
+    (cli.folder / "bad.toml").write_text("rounds = \n")
+    assert "line 1" in cli.refused("run", "bad.toml")
+
+
+def test_binary_file_is_refused(cli):
+    (cli.folder / "bad.toml").write_bytes(b"\xff\xfe\x00")
+    assert "cannot be read" in cli.refused("run", "bad.toml")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("defense.alpah=0.7", "unknown setting 'defense.alpah'; did you mean 'alpha'?"),
+        ("roundz=3", "unknown setting 'roundz'; did you mean 'rounds'?"),
+        ("defense=secure_alf", "unknown defense 'secure_alf'; did you mean 'secure_afl'?"),
+        ("defense.alpha=1.7", "defense.alpha = 1.7: give a share above 0, at most 1"),
+        ("defense.alpha=true", "defense.alpha = True: give a number"),
+        ("defense.alpha=nan", "defense.alpha = nan: give a number"),
+        ("defense.estimator.buffer_size=0", "defense.estimator.buffer_size = 0: give 1 or more"),
+        ("defense.rejected=burn", "choose one of 'keep', 'forget', 'reference'"),
+        ("rounds=many", "rounds = 'many': give a whole number"),
+        ("rounds=0", "rounds = 0: give 1 or more"),
+        ("rounds=2.5", "rounds = 2.5: give a whole number"),
+        ("seed=-1", "seed = -1: give 0 or more"),
+        ("malicious=7", "malicious = 7: give at most the number of clients, 6"),
+        ("malicious=1.5", "malicious = 1.5: give a share from 0 to 1"),
+        ("malicious=-1", "malicious = -1"),
+        ("clients=91", "clients = 91: there are only 90 training samples"),
+        ("task=no_such_module:Task", "No module named 'no_such_module'"),
+        ("defense=reference.tiny_task:TinyTask", "it lacks the method init, step"),
+        ("defense=json:JSONDecoder", "make it a frozen dataclass"),
+        ("rounds.deep=3", "'rounds' is a plain value, not a table"),
+        ("task=3", "task = 3: give a name"),
+        ("training=3", "training = 3: give a table of settings"),
+        ("training.learning_rate=-0.1", "learning_rate = -0.1: give a rate above 0"),
+        ("attack.target_class=3", "target_class = 3: there are 3 classes"),
+        ("attack.trigger_side=7", "trigger_side = 7: the images are 6 x 6"),
+        ("nonsense", "--set nonsense: give KEY=VALUE"),
+    ],
+)
+def test_bad_setting_is_refused_with_its_name_value_and_remedy(
+    cli, given, said, monkeypatch, capsys
+):
+    # In this process: a new one for each would take minutes.
+    words = ["run", "tiny.toml", "--attack", "scaling", "--set", given, "--out", "out"]
+    monkeypatch.chdir(cli.folder)
+    monkeypatch.setattr("sys.argv", ["secureafl", *words])
+    with pytest.raises(SystemExit) as exit_:
+        main()
+    printed = capsys.readouterr()
+    assert exit_.value.code == 2
+    assert said in printed.err
+    assert printed.err.startswith("error: ")
+    assert printed.err.count("\n") == 1
+    assert not (cli.folder / "out").exists()
+
+
+def test_no_gpu_is_said_where_there_is_none(cli):
+    import torch
+
+    if torch.cuda.is_available():
+        assert cli("run", "tiny.toml", "--device", "cuda").returncode == 0
+    else:
+        assert "torch sees no GPU" in cli.refused("run", "tiny.toml", "--device", "cuda")
+
+
+def test_unwritable_place_is_refused(cli):
+    # Root may write anywhere, but nobody can make a folder below a file or in /proc.
+    (cli.folder / "file").write_text("mine")
+    for place in ("file/run", "/proc/run"):
+        assert "cannot be written" in cli.refused("run", "tiny.toml", "--out", place)
+    assert (cli.folder / "file").read_text() == "mine"
+
+
+def test_existing_folder_is_refused_and_left_alone(cli):
+    (cli.folder / "out").mkdir()
+    (cli.folder / "out" / "thesis.tex").write_text("all of it")
+    assert "already there" in cli.refused("run", "tiny.toml", "--out", "out")
+    assert [path.name for path in (cli.folder / "out").iterdir()] == ["thesis.tex"]
+    assert (cli.folder / "out" / "thesis.tex").read_text() == "all of it"
+
+
+def test_second_run_into_the_same_folder_is_refused(cli):
+    assert cli("run", "tiny.toml", "--out", "out", "--quiet").returncode == 0
+    before = {path.name: path.read_bytes() for path in (cli.folder / "out").iterdir()}
+    assert "already there" in cli.refused("run", "tiny.toml", "--out", "out")
+    assert {path.name: path.read_bytes() for path in (cli.folder / "out").iterdir()} == before
+
+
+def _damage_header(path: Path) -> None:
+    path.write_bytes(gzip.compress(b"\0\0\x08\x03" + b"\xff" * 40))
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+def _flip_a_byte(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 0xFF
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize("damage", [_damage_header, _cut, _flip_a_byte, Path.unlink])
+def test_damaged_data_file_is_named(cli, damage):
+    copy = cli.folder / "data"
+    copy.mkdir()
+    for path in EMBEDDED.glob("*.gz"):
+        (copy / path.name).write_bytes(path.read_bytes())
+    damage(copy / "train-images-idx3-ubyte.gz")
+    words = ("run", "--data-dir", "data", "--rounds", 5, "--clients", 3, "--out", "out")
+    assert "train-images-idx3-ubyte" in cli.refused(*words)
+    assert not (cli.folder / "out").exists()
+
+
+def test_resuming_what_is_no_run_is_refused(cli):
+    assert "not a run folder" in cli.refused("resume", "nowhere")
+    (cli.folder / "empty").mkdir()
+    assert "not a run folder" in cli.refused("resume", "empty")
+
+
+def test_reporting_on_what_is_no_run_is_refused(cli):
+    assert "no such folder" in cli.refused("report", "nowhere")
+    (cli.folder / "empty").mkdir()
+    assert "neither a run folder" in cli.refused("report", "empty")
+
+
+def test_unknown_list_and_missing_words_are_explained(cli):
+    done = cli("list", "dragons")
+    assert done.returncode == 2
+    assert "defenses" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,112 @@
+import json
+import tomllib
+
+import pytest
+
+
+def test_run_leaves_a_whole_folder_and_prints_a_table(cli):
+    done = cli("run", "tiny.toml", "--attack", "sign_flip", "--out", "out")
+    assert done.returncode == 0, done.stderr
+    assert "secure_afl" in done.stdout
+    assert "sign_flip" in done.stdout
+    assert "round 40/40" in done.stderr
+    names = {path.name for path in (cli.folder / "out").iterdir()}
+    assert names == {
+        "experiment.toml",
+        "provenance.json",
+        "events.jsonl",
+        "result.json",
+        "model.safetensors",
+    }
+    events = (cli.folder / "out" / "events.jsonl").read_text().splitlines()
+    assert sum(json.loads(line)["event"] == "arrival" for line in events) == 40
+
+
+def test_json_prints_the_result_alone(cli):
+    done = cli("run", "tiny.toml", "--json", "--out", "out")
+    result = json.loads(done.stdout)
+    stored = json.loads((cli.folder / "out" / "result.json").read_text())
+    assert result == {**stored, "folder": "out"}
+    assert set(result["metrics"]["ter"]) == {"last", "late_mean", "late_std"}
+    assert result["uploads"]["honest"]["received"] == 40
+    assert result["uploads"]["malicious"] == {"accepted": 0, "received": 0, "share": None}
+
+
+def test_quiet_says_nothing(cli):
+    done = cli("run", "tiny.toml", "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_options_override_the_file(cli):
+    words = ("--defense", "async_sgd", "--attack", "gaussian", "--rounds", 7, "--clients", 4)
+    more = ("--seed", 3, "--set", "attack.std=2", "--set", "training.batch_size=2")
+    assert cli("run", "tiny.toml", *words, *more, "--quiet", "--out", "out").returncode == 0
+    written = tomllib.loads((cli.folder / "out" / "experiment.toml").read_text())
+    assert (written["rounds"], written["clients"], written["seed"]) == (7, 4, 3)
+    assert written["defense"] == {"kind": "async_sgd"}
+    assert written["attack"] == {"kind": "gaussian", "std": 2.0}
+    assert written["training"]["batch_size"] == 2
+
+
+def test_default_folders_never_collide(cli):
+    for _ in range(2):
+        assert cli("run", "tiny.toml", "--rounds", 3, "--quiet").returncode == 0
+    names = sorted(path.name for path in (cli.folder / "runs").iterdir())
+    assert names == ["tiny_task-secure_afl-none-seed0", "tiny_task-secure_afl-none-seed0-2"]
+
+
+def test_same_seed_gives_the_same_bits_and_another_seed_others(cli):
+    for name, seed in (("a", 5), ("b", 5), ("c", 6)):
+        words = ("--seed", seed, "--attack", "gaussian", "--quiet", "--out", name)
+        assert cli("run", "tiny.toml", *words).returncode == 0
+    for file in ("model.safetensors", "events.jsonl"):
+        a, b, c = ((cli.folder / name / file).read_bytes() for name in "abc")
+        assert a == b
+        assert a != c
+
+
+def test_resuming_a_finished_run_shows_its_result(cli):
+    cli("run", "tiny.toml", "--quiet", "--out", "out")
+    done = cli("resume", "out", "--json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["rounds"] == 40
+
+
+def test_report_of_a_folder_of_runs_is_one_page(cli):
+    for defense in ("async_sgd", "secure_afl"):
+        words = ("--defense", defense, "--attack", "gaussian", "--quiet")
+        cli("run", "tiny.toml", *words, "--out", f"runs/{defense}")
+    done = cli("report", "runs", "--out", "page")
+    assert done.returncode == 0, done.stderr
+    page = (cli.folder / done.stdout.strip()).read_text()
+    assert "async_sgd" in page
+    assert "secure_afl" in page
+
+
+@pytest.mark.parametrize(
+    ("what", "name"),
+    [
+        ("defenses", "secure_afl"),
+        ("attacks", "scaling"),
+        ("aggregators", "trimmed_mean"),
+        ("estimators", "history_mean"),
+        ("tasks", "fashion_mnist"),
+        ("partitions", "label_groups"),
+        ("arrivals", "event_driven"),
+    ],
+)
+def test_list_names_what_there_is(cli, what, name):
+    done = cli("list", what)
+    assert done.returncode == 0
+    assert name in done.stdout
+
+
+@pytest.mark.parametrize("command", ["run", "resume", "compare", "report", "list"])
+def test_help_shows_an_example(cli, command):
+    done = cli(command, "--help")
+    assert f"Example: secureafl {command}" in done.stdout
+
+
+def test_help_starts_without_torch(cli):
+    cli.environment["PYTHONPROFILEIMPORTTIME"] = "1"
+    assert "| torch" not in cli("--help").stderr

@@ -1,0 +1,25 @@
+"""Settings shared by all tests.
+
+`HYPOTHESIS_PROFILE=thorough` draws new and many more examples than the suite's fixed ones.
+"""
+
+import os
+
+import torch
+from hypothesis import HealthCheck, settings
+
+torch.set_num_threads(1)  # two test processes share few cores
+
+_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+settings.register_profile(
+    "suite", max_examples=40, deadline=None, derandomize=True, suppress_health_check=_SLOW
+)
+settings.register_profile(
+    "thorough",
+    max_examples=1000,
+    deadline=None,
+    database=None,
+    print_blob=True,
+    suppress_health_check=_SLOW,
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))

@@ -1,0 +1,72 @@
+"""Everything the contract tests run over, read off the package's own tables."""
+
+import numpy as np
+import torch
+
+from secureafl.aggregators import AGGREGATORS
+from secureafl.core.server import Server, Upload
+from secureafl.defenses import DEFENSES, SecureAfl
+from secureafl.estimators import ESTIMATORS
+
+# Every defence as it comes, every rule and estimator inside SecureAFL, and SecureAFL's options.
+DEFENSE_CASES = {
+    **{kind: cls() for kind, cls in DEFENSES.items()},
+    **{f"estimator_{kind}": SecureAfl(estimator=cls()) for kind, cls in ESTIMATORS.items()},
+    **{f"aggregator_{kind}": SecureAfl(aggregator=cls()) for kind, cls in AGGREGATORS.items()},
+    "rejected_forget": SecureAfl(rejected="forget"),
+    "rejected_reference": SecureAfl(rejected="reference"),
+    "no_filter": SecureAfl(filter=False),
+    "no_estimates": SecureAfl(estimate=False),
+    "estimates_only": SecureAfl(use_received=False),
+    "windowed": SecureAfl(window=4),
+}
+
+CLIENTS, DIM, RATE = 5, 7, 0.05
+
+
+class Driver:
+    """A server with honest clients that share a quadratic loss, each with its own centre."""
+
+    def __init__(self, defense, dtype=torch.float32, seed=0):
+        self.server, self.seed = Server(defense, CLIENTS, RATE), seed
+        rng = np.random.default_rng(seed)
+        self.centres = torch.from_numpy(1 + 0.3 * rng.normal(size=(CLIENTS, DIM))).to(dtype)
+        self.hessian = torch.from_numpy(rng.uniform(0.5, 2, DIM)).to(dtype)
+        self.state = self.server.start(torch.from_numpy(rng.normal(size=DIM)).to(dtype))
+        self.models = [(0, self.state.weights)]  # (version, weights) after each arrival
+
+    def receive(self, client, version, update, base=None):
+        """Any upload; with a `base`, one answer to it is expected first."""
+        if base is not None:
+            self.state.ledger.lend(version, base)
+        decision, self.state = self.server.receive(self.state, Upload(client, version, update))
+        self.models.append((self.state.round, self.state.weights))
+        return decision
+
+    def honest(self, number, newest_only_before=0):
+        """The number-th honest arrival; who, how stale and which noise depend on it alone.
+
+        No model from before the arrival `newest_only_before` is answered to, so that staleness
+        does not depend on refused uploads that came just then.
+        """
+        rng = np.random.default_rng((self.seed, number))
+        client, lag = int(rng.integers(CLIENTS)), int(rng.integers(3))
+        lag = max(0, min(lag, number - newest_only_before))
+        version, base = self.models[-1 - lag]
+        noise = torch.from_numpy(0.05 * rng.normal(size=DIM)).to(base.dtype)
+        update = self.hessian * (base - self.centres[client]) + noise
+        return self.receive(client, version, update, base)
+
+
+def same_decision(one, other):
+    """Whether two decisions agree in every bit, undefined scores included."""
+    return (
+        bool(one.accepted) == bool(other.accepted)
+        and bool(one.ready) == bool(other.ready)
+        and torch.equal(one.direction, other.direction)
+        and one.scores.keys() == other.scores.keys()
+        and all(
+            torch.equal(one.scores[k].nan_to_num(nan=-1.0), other.scores[k].nan_to_num(nan=-1.0))
+            for k in one.scores
+        )
+    )

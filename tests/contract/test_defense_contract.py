@@ -1,0 +1,279 @@
+"""What every defence owes the server, for every entry of the tables."""
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from contract.cases import CLIENTS, DEFENSE_CASES, DIM, Driver, same_decision
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from secureafl.core.protocols import Defense
+from secureafl.core.server import LARGEST_NORM
+from secureafl.core.trees import name_tensors, rebuild
+
+for_every_defense = pytest.mark.parametrize(
+    "defense", DEFENSE_CASES.values(), ids=DEFENSE_CASES.keys()
+)
+for_both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+
+
+def spoilt(value):
+    def make(weights):
+        update = torch.ones_like(weights)
+        update[DIM // 2] = value
+        return update
+
+    return make
+
+
+BAD_UPDATES = {
+    "nan": (spoilt(torch.nan), "not_finite"),
+    "inf": (spoilt(torch.inf), "not_finite"),
+    "minus_inf": (spoilt(-torch.inf), "not_finite"),
+    "all_nan": (lambda w: torch.full_like(w, torch.nan), "not_finite"),
+    "huge": (lambda w: torch.full_like(w, 1e30), "too_large"),
+    "just_too_large": (lambda w: torch.full_like(w, 1.01 * LARGEST_NORM / DIM**0.5), "too_large"),
+    "longer": (lambda w: w.new_ones(DIM + 1), "wrong_shape"),
+    "shorter": (lambda w: w.new_ones(DIM - 1), "wrong_shape"),
+    "matrix": (lambda w: w.new_ones(1, DIM), "wrong_shape"),
+    "number": (lambda w: w.new_ones(()), "wrong_shape"),
+    "empty": (lambda w: w.new_ones(0), "wrong_shape"),
+    "half": (lambda w: w.half(), "wrong_type"),
+    "other_float": (
+        lambda w: w.to(torch.float64 if w.dtype == torch.float32 else torch.float32),
+        "wrong_type",
+    ),
+    "integers": (lambda w: torch.ones(DIM, dtype=torch.int64), "wrong_type"),
+    "bools": (lambda w: torch.ones(DIM, dtype=torch.bool), "wrong_type"),
+    "complex": (lambda w: w.to(torch.complex64), "wrong_type"),
+    "sparse": (lambda w: w.to_sparse(), "wrong_type"),
+    "other_device": (lambda w: w.to("meta"), "wrong_type"),
+    "array": (lambda w: w.numpy(), "wrong_type"),
+    "list": (lambda w: w.tolist(), "wrong_type"),
+    "text": (lambda w: "gradient", "wrong_type"),
+    "mapping": (lambda w: {"weights": w}, "wrong_type"),
+    "nothing": (lambda w: None, "wrong_type"),
+}
+
+
+def refused(driver, decision, reason, before):
+    assert decision.reason == reason
+    assert not decision.accepted
+    assert not decision.ready
+    assert torch.equal(decision.direction, torch.zeros_like(before))
+    assert torch.equal(driver.state.weights, before)
+
+
+@for_every_defense
+def test_entry_is_a_defense(defense):
+    assert isinstance(defense, Defense)
+
+
+@for_every_defense
+@pytest.mark.parametrize("kind", BAD_UPDATES)
+@pytest.mark.parametrize("after", [0, 6])
+def test_run_after_a_bad_upload_is_the_run_that_never_saw_it(defense, kind, after):
+    make, reason = BAD_UPDATES[kind]
+    spared, hit = Driver(defense), Driver(defense)
+    for number in range(14):
+        if number == after:
+            before, version = hit.state.weights, hit.state.round
+            decision = hit.receive(number % CLIENTS, version, make(before), before)
+            refused(hit, decision, reason, before)
+            assert hit.state.round == version + 1
+        one, other = spared.honest(number, after), hit.honest(number, after)
+        assert same_decision(one, other)
+        assert torch.equal(spared.state.weights, hit.state.weights)
+        assert torch.isfinite(hit.state.weights).all()
+
+
+@for_every_defense
+@for_both_dtypes
+@pytest.mark.parametrize(
+    ("client", "version", "reason"),
+    [
+        (-1, None, "unknown_client"),
+        (CLIENTS, None, "unknown_client"),
+        (2**70, None, "unknown_client"),
+        (0, -1, "unknown_version"),
+        (0, 2, "unknown_version"),  # answered already
+        (0, 10**9, "unknown_version"),
+        (CLIENTS, 10**9, "unknown_client"),
+    ],
+)
+def test_upload_without_a_ticket_changes_nothing_but_the_round(
+    defense, dtype, client, version, reason
+):
+    spared, hit = Driver(defense, dtype), Driver(defense, dtype)
+    for number in range(12):
+        if number == 6:
+            before, now = hit.state.weights, hit.state.round
+            lent = before if version is None else None
+            update = torch.ones_like(before)
+            asked = now if version is None else version
+            refused(hit, hit.receive(client, asked, update, lent), reason, before)
+            assert hit.state.round == now + 1
+        assert same_decision(spared.honest(number, 6), hit.honest(number, 6))
+    assert torch.equal(spared.state.weights, hit.state.weights)
+
+
+@for_every_defense
+@for_both_dtypes
+def test_weights_direction_and_memory_keep_their_dtype(defense, dtype):
+    driver = Driver(defense, dtype)
+    before = name_tensors(driver.state.defense, "state")
+    kinds = {name: (t.dtype, t.device) for name, t in before.items()}
+    for number in range(8):
+        decision = driver.honest(number)
+        assert decision.direction.dtype == dtype
+        assert decision.direction.shape == (DIM,)
+        assert driver.state.weights.dtype == dtype
+        assert decision.accepted.dtype == decision.ready.dtype == torch.bool
+        assert all(score.shape == () for score in decision.scores.values())
+    after = name_tensors(driver.state.defense, "state")
+    assert {name: (t.dtype, t.device) for name, t in after.items()} == kinds
+
+
+@for_every_defense
+def test_update_base_and_server_weights_are_not_modified(defense):
+    driver, shown = Driver(defense), []
+    receive = driver.receive
+
+    def watched(client, version, update, base=None):
+        tensors = update, base, driver.state.weights
+        shown.extend((tensor, tensor.clone()) for tensor in tensors)
+        return receive(client, version, update, base)
+
+    driver.receive = watched
+    for number in range(20):
+        driver.honest(number)
+    assert len(shown) == 60
+    assert all(torch.equal(tensor, copy) for tensor, copy in shown)
+
+
+@for_every_defense
+def test_direction_stays_what_it_was_when_the_run_goes_on(defense):
+    driver = Driver(defense)
+    decisions = [driver.honest(number) for number in range(6)]
+    copies = [decision.direction.clone() for decision in decisions]
+    for number in range(6, 14):
+        driver.honest(number)
+    for decision, copy in zip(decisions, copies, strict=True):
+        assert torch.equal(decision.direction, copy)
+
+
+@for_every_defense
+def test_upload_with_a_gradient_tape_is_taken_without_it(defense):
+    driver = Driver(defense)
+    for number in range(5):
+        update = (torch.ones(DIM, requires_grad=True) * 2).exp()
+        decision = driver.receive(number, number, update, driver.state.weights)
+        assert not decision.direction.requires_grad
+        assert not driver.state.weights.requires_grad
+    state = name_tensors(driver.state.defense, "state")
+    assert not any(tensor.requires_grad for tensor in state.values())
+
+
+@for_every_defense
+@for_both_dtypes
+def test_state_survives_safetensors_and_goes_on_with_the_same_bits(defense, dtype):
+    driver = Driver(defense, dtype)
+    for number in range(12):
+        driver.honest(number)
+    # As bytes at once: the state is donated and written in place afterwards.
+    saved = safetensors.torch.save(name_tensors(driver.state.defense, "defense"))
+    twin = Driver(defense, dtype)
+    blank = defense.init(CLIENTS, twin.state.weights)
+    restored = rebuild(blank, "defense", safetensors.torch.load(saved))
+    assert type(restored) is type(driver.state.defense)
+    twin.state = twin.state._replace(
+        round=driver.state.round, weights=driver.state.weights.clone(), defense=restored
+    )
+    twin.models = [(version, weights.clone()) for version, weights in driver.models]
+    for number in range(12, 24):
+        assert same_decision(driver.honest(number), twin.honest(number))
+    assert torch.equal(driver.state.weights, twin.state.weights)
+
+
+@for_every_defense
+@for_both_dtypes
+def test_same_seed_gives_the_same_bits(defense, dtype):
+    one, other = Driver(defense, dtype, seed=3), Driver(defense, dtype, seed=3)
+    for number in range(15):
+        assert same_decision(one.honest(number), other.honest(number))
+    assert torch.equal(one.state.weights, other.state.weights)
+
+
+@for_every_defense
+def test_one_defense_value_serves_two_runs_at_once(defense):
+    alone = Driver(defense, seed=4)
+    for number in range(10):
+        alone.honest(number)
+    together, other = Driver(defense, seed=4), Driver(defense, seed=5)
+    for number in range(10):
+        together.honest(number)
+        other.honest(number)
+    assert torch.equal(alone.state.weights, together.state.weights)
+
+
+@for_every_defense
+@pytest.mark.parametrize("seed", [0, 1])
+def test_most_updates_are_accepted_when_nobody_attacks(defense, seed):
+    driver = Driver(defense, seed=seed)
+    verdicts = [bool(driver.honest(number).accepted) for number in range(100)]
+    assert np.mean(verdicts) > 0.6
+
+
+@for_every_defense
+@pytest.mark.parametrize("seed", [0, 1])
+def test_honest_clients_reach_their_common_minimum(defense, seed):
+    driver = Driver(defense, seed=seed)
+    middle = driver.centres.mean(dim=0)
+    far = torch.linalg.vector_norm(driver.state.weights - middle)
+    for number in range(400):
+        driver.honest(number)
+    assert torch.linalg.vector_norm(driver.state.weights - middle) < 0.4 * far
+
+
+@for_every_defense
+def test_lone_client_is_served(defense):
+    server = Driver(defense).server._replace(num_clients=1)
+    driver = Driver(defense)
+    driver.server, driver.state = server, server.start(driver.state.weights)
+    for version in range(6):
+        driver.receive(0, version, torch.full((DIM,), 0.1 * version), driver.state.weights)
+    assert torch.isfinite(driver.state.weights).all()
+    assert driver.state.round == 6
+
+
+exponents = st.sampled_from([-45, -38, -30, -20, -12, -3, 0, 1, 3, 6, 9, 11, 12])
+any_uploads = st.lists(
+    st.tuples(st.integers(0, CLIENTS - 1), st.integers(0, 3), exponents, st.integers(0, 5)),
+    min_size=1,
+    max_size=25,
+)
+
+
+@for_every_defense
+@given(uploads=any_uploads, from_zero=st.booleans())
+@settings(max_examples=15)
+# A client moves a model at zero by 1e-31, then sends 1e12: a curvature far beyond float32.
+@example([(0, 0, -30, 0), (0, 0, -30, 0), (0, 0, 12, 0), (1, 0, 0, 1), (1, 0, 0, 2)], True)
+@example([(0, 0, -20, 0), (0, 0, -20, 1), (0, 0, 12, 2), (0, 0, 12, 3), (1, 0, 0, 1)], True)
+def test_direction_and_weights_are_finite_whatever_finite_updates_arrive(
+    defense, uploads, from_zero
+):
+    driver = Driver(defense)
+    if from_zero:
+        zero = torch.zeros(DIM)
+        driver.state, driver.models = driver.server.start(zero), [(0, zero)]
+    for client, lag, exponent, seed in uploads:
+        version, base = driver.models[-1 - min(lag, len(driver.models) - 1)]
+        update = np.random.default_rng(seed).normal(size=DIM)
+        update *= 0.99 * 10.0**exponent / np.linalg.norm(update)
+        update = torch.from_numpy(update.astype(np.float32))
+        decision = driver.receive(client, version, update, base)
+        assert decision.reason not in ("too_large", "not_finite") or decision.accepted
+        assert torch.isfinite(decision.direction).all()
+        assert torch.isfinite(driver.state.weights).all()

@@ -1,0 +1,145 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import estimators as oracle
+
+from secureafl.core.errors import ConfigError
+from secureafl.core.types import Arrival
+from secureafl.core.uploads import no_uploads, with_upload
+from secureafl.estimators import HistoryMean, LastUpdate, Lbfgs
+
+DIM, CLIENTS = 6, 4
+YES = torch.tensor(True)
+
+
+def smooth_uploads(rng, count, noise=0.1):
+    """(client, gradient, base, keep) with gradients of quadratics, so that curvature exists."""
+    hessian = rng.uniform(0.5, 2.0, size=DIM)
+    uploads = []
+    for _ in range(count):
+        client, base = int(rng.integers(CLIENTS)), rng.normal(size=DIM)
+        if uploads and rng.random() < 0.15:
+            client, base = uploads[-1][0], uploads[-1][2]  # the same model again
+        gradient = hessian * base + client + noise * rng.normal(size=DIM)
+        uploads.append((client, gradient, base, bool(rng.random() < 0.8)))
+    return uploads
+
+
+def estimates(estimator, uploads, weights, dtype=torch.float64):
+    """One row per client, as the package makes them, and what each client was kept to have sent."""
+    weights = torch.from_numpy(weights).to(dtype)
+    seen, memory = no_uploads(CLIENTS, weights), estimator.init(CLIENTS, weights)
+    sent = {}
+    for client, gradient, base, keep in uploads:
+        g, b = (torch.from_numpy(x).to(dtype) for x in (gradient, base))
+        arrival = Arrival(torch.tensor(client), torch.tensor(0), g, b)
+        memory = estimator.remember(memory, seen, arrival, torch.tensor(keep))
+        seen = with_upload(seen, arrival, torch.tensor(keep))
+        if keep:
+            sent.setdefault(client, []).append((gradient, base))
+    rows = estimator.estimate(memory, seen, weights)
+    assert rows.dtype == dtype
+    return rows.double().numpy(), sent
+
+
+def check(estimator, one, seed, count, dtype=torch.float64, tolerance=1e-9):
+    rng = np.random.default_rng(seed)
+    uploads, weights = smooth_uploads(rng, count), rng.normal(size=DIM)
+    rows, sent = estimates(estimator, uploads, weights, dtype)
+    assert np.isfinite(rows).all()
+    for client, theirs in sent.items():
+        expected = one(theirs, weights)
+        error = np.linalg.norm(rows[client] - expected)
+        assert error <= tolerance * np.linalg.norm(expected)
+
+
+seeds = st.integers(0, 2**32 - 1)
+counts = st.integers(1, 30)
+
+
+@pytest.mark.parametrize("buffer_size", [1, 2, 3, 5])
+@pytest.mark.parametrize("cap", [0.0, 0.5, float("inf")])
+@given(seed=seeds, count=counts)
+def test_lbfgs_equals_the_dense_matrix_with_safeguards(buffer_size, cap, seed, count):
+    def one(sent, weights):
+        return oracle.lbfgs(sent, weights, buffer_size, 1e-3, cap)
+
+    check(Lbfgs(buffer_size, 1e-3, cap), one, seed, count)
+
+
+@given(seed=seeds, count=counts)
+def test_lbfgs_in_float32_is_close_to_the_dense_matrix(seed, count):
+    def one(sent, weights):
+        return oracle.lbfgs(sent, weights, 3, 1e-3, 0.5)
+
+    check(Lbfgs(), one, seed, count, torch.float32, 2e-3)
+
+
+@given(seed=seeds, count=counts)
+def test_last_update_repeats_each_clients_last_upload(seed, count):
+    check(LastUpdate(), oracle.last_update, seed, count, tolerance=0.0)
+
+
+@pytest.mark.parametrize("length", [1, 2, 5])
+@given(seed=seeds, count=counts)
+def test_history_mean_averages_the_last_uploads(length, seed, count):
+    def one(sent, weights):
+        return oracle.history_mean(sent, weights, length)
+
+    check(HistoryMean(length), one, seed, count, tolerance=1e-12)
+
+
+def test_correction_is_no_longer_than_its_share_of_the_gradient():
+    base, far = np.zeros(DIM), np.full(DIM, 1e3)
+    uploads = [(0, base + 1, base, True), (0, base + 4, base + 3, True)]
+    rows, _ = estimates(Lbfgs(max_correction=0.25), uploads, far)
+    last = base + 4
+    assert np.linalg.norm(rows[0] - last) == pytest.approx(0.25 * np.linalg.norm(last))
+
+
+@pytest.mark.parametrize("slope", [-1.0, 0.0, 1e-3])
+def test_pair_without_clear_curvature_is_not_stored(slope):
+    weights = torch.zeros(DIM, dtype=torch.float64)
+    estimator, seen = Lbfgs(min_curvature=1e-3), no_uploads(1, weights)
+    memory = estimator.init(1, weights)
+    step = torch.zeros_like(weights)
+    step[0] = 1.0
+    for base, gradient in ((weights, weights), (step, slope * step)):
+        arrival = Arrival(torch.tensor(0), torch.tensor(0), gradient, base)
+        memory = estimator.remember(memory, seen, arrival, YES)
+        seen = with_upload(seen, arrival, YES)
+    assert int(memory.count[0]) == 0
+    assert not memory.steps.any()
+
+
+def test_upload_that_is_not_kept_leaves_no_trace():
+    rng = np.random.default_rng(0)
+    uploads, weights = smooth_uploads(rng, 12), rng.normal(size=DIM)
+    kept = [u for u in uploads if u[3]]
+    for estimator in (Lbfgs(), LastUpdate(), HistoryMean()):
+        with_others, _ = estimates(estimator, uploads, weights)
+        without, _ = estimates(estimator, kept, weights)
+        assert np.array_equal(with_others, without)
+
+
+def test_bare_method_stays_finite_when_the_small_system_is_singular():
+    bare = Lbfgs(min_curvature=float("-inf"), max_correction=float("inf"))
+    base = np.zeros(DIM)
+    flat = [(0, base + 1, base, True), (0, base + 1, base + 2, True)]  # y = 0
+    rows, _ = estimates(bare, flat, base + 5)
+    assert np.array_equal(rows[0], base + 1)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Lbfgs(buffer_size=0),
+        lambda: Lbfgs(max_correction=-1.0),
+        lambda: HistoryMean(length=0),
+    ],
+)
+def test_setting_out_of_range_is_refused(make):
+    with pytest.raises(ConfigError, match="="):
+        make()

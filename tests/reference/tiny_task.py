@@ -1,0 +1,41 @@
+"""A task that trains in milliseconds: three kinds of 6 x 6 noise and a linear model."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from secureafl.core.types import Data
+
+
+@dataclass(frozen=True)
+class TinyTask:
+    """`kind = "reference.tiny_task:TinyTask"`."""
+
+    train: int = 90
+    test: int = 30
+
+    def load(self):
+        rng = np.random.default_rng(5)
+        images, labels = [], []
+        for count in (self.train, self.test):
+            y = np.arange(count) % 3
+            x = rng.integers(0, 160, (count, 1, 6, 6))
+            x[:, 0, :2] += 40 * y[:, None, None]
+            images.append(torch.from_numpy(x.astype(np.uint8)))
+            labels.append(torch.from_numpy(y))
+        mean, std = torch.tensor([0.3]), torch.tensor([0.2])
+        return Data(
+            images[0], labels[0], images[1], labels[1], mean, std, "tiny noise", f"{self.train:08x}"
+        )
+
+    def model(self):
+        return nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
+
+    def loss(self, outputs, labels):
+        return cross_entropy(outputs, labels)
+
+    def metrics(self, outputs, labels):
+        return {"ter": float((outputs.argmax(dim=1) != labels).double().mean())}

@@ -1,0 +1,178 @@
+import html.parser
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from report.run_folders import arrival, default_events, default_result, evaluation
+
+from secureafl.core.errors import RunError
+from secureafl.report.page import write_report
+
+
+class Page(html.parser.HTMLParser):
+    """Collects what a browser would see."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        if self.tags[-1:] != [("style", {})]:
+            self.text += data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@pytest.fixture
+def report(tmp_path):
+    return lambda *runs: Page(write_report(list(runs), tmp_path / "report"))
+
+
+def test_page_of_several_runs_is_complete_in_itself(make_run, report):
+    page = report(make_run("a"), make_run("b", defense="async_sgd"))
+    links = [value for _, a in page.tags for key, value in a.items() if key in ("src", "href")]
+    assert links
+    assert all(link and link.startswith(("#", "data:image/svg+xml;base64,")) for link in links)
+    assert not {tag for tag, _ in page.tags} & {"script", "link", "iframe", "object", "embed"}
+    ids = [a["id"] for _, a in page.tags if "id" in a]
+    assert {str(a["href"])[1:] for a in page.all("a")} <= set(ids)
+    assert len(ids) == len(set(ids))
+
+
+def test_page_of_one_run_serves_readers_who_cannot_see(make_run, report):
+    page = report(make_run())
+    assert len(page.all("img")) == 3
+    assert all(image["alt"] for image in page.all("img"))
+    assert all(header.get("scope") in ("row", "col") for header in page.all("th"))
+    for told in ("defense.alpha", "0.8", "embedded slice", "2.13.0", "aarch64"):
+        assert told in page.text
+
+
+def test_content_of_run_folders_is_escaped(make_run, report):
+    evil = "<script>alert(1)</script>"
+    events = [evaluation(0, **{evil: 1.0}), arrival(0, accepted=False, reason=evil)]
+    result = default_result(**{evil: 0.5})
+    page = report(make_run("<b>$x", defense=evil, attack=evil, events=events, result=result))
+    assert not page.all("script")
+    assert len(page.all("b")) == len(page.all("figcaption"))
+    assert page.text.count(evil) >= 4
+    assert "<b>$x" in page.text
+
+
+def test_names_no_font_can_draw_raise_no_warning(make_run, report):
+    page = report(make_run("走る $x_", defense="走る $x^{", attack="_\\u0001$"))
+    assert "走る $x^{" in page.text
+
+
+def test_only_unfinished_runs_are_marked(make_run, report):
+    page = report(make_run(events=[], finished=False), make_run("done", events=[]))
+    assert page.text.count("unfinished\n") == 2  # in the table and above its section
+
+
+@pytest.mark.parametrize("events", [[], [evaluation(0, ter=0.9)]])
+def test_run_without_uploads_is_reported(make_run, report, events):
+    page = report(make_run(events=events, finished=False))
+    assert "No uploads were recorded" in page.text
+    assert len(page.all("img")) == len(events)
+
+
+def test_asr_appears_only_where_it_was_measured(make_run, report):
+    assert "ASR" not in report(make_run("a", events=[])).text
+    events = [evaluation(0, ter=0.9, asr=0.0), arrival(0), evaluation(1, ter=0.8, asr=0.7)]
+    page = report(make_run("b", events=events, result=default_result(ter=0.8, asr=0.7)))
+    assert "ASR over rounds" in page.text
+
+
+def test_runs_with_different_main_metrics_share_a_page(make_run, report):
+    events = [evaluation(0, rmse=3.0), arrival(0), evaluation(1, rmse=2.0)]
+    page = report(make_run("a"), make_run("b", events=events, result=default_result(rmse=2.0)))
+    assert "TER over rounds" in page.text
+    assert "RMSE over rounds" in page.text
+    assert "RMSE 2.000 ± 0.010" in page.text
+
+
+def test_lipschitz_figure_needs_a_defined_factor(make_run, report):
+    nothing = {"lipschitz": None, "threshold": None}
+    page = report(make_run("a", events=[arrival(0, scores=nothing), arrival(1, scores={})]))
+    assert "Lipschitz factors" not in page.text
+    page = report(make_run("b", events=[arrival(0, scores=nothing), arrival(1)]))
+    assert "Lipschitz factors" in page.text
+
+
+def test_many_uploads_are_thinned_out(make_run, report):
+    page = report(make_run(events=[arrival(t, t % 4) for t in range(9000)]))
+    assert "One dot in 3 is shown" in page.text
+
+
+@pytest.mark.parametrize("clients", [1, 1000, 2500])
+def test_any_number_of_clients_can_be_drawn(make_run, tmp_path, clients):
+    events = [arrival(c, c, malicious=c % 5 == 1, scores={}) for c in range(clients)]
+    page = write_report([make_run(events=events)], tmp_path / "report")
+    assert page.stat().st_size < 500_000
+    evil = sum(c % 5 == 1 for c in range(clients))
+    assert f"{clients - evil} honest and {evil} malicious clients" in page.read_text()
+
+
+def test_refusals_are_counted_by_reason_and_group(make_run, report):
+    events = [arrival(0, 0), arrival(1, 3), arrival(2, 0, accepted=False, reason="too_large")]
+    text = " ".join(report(make_run(events=events)).text.split())
+    assert "Reason Honest Malicious lipschitz 0 1 too_large 1 0".replace(" ", "") in (
+        text.replace(" ", "")
+    )
+
+
+def test_same_runs_give_the_same_files_and_stay_as_they_were(make_run, tmp_path):
+    runs = [make_run("a"), make_run("b", defense="async_sgd", finished=False)]
+    before = contents(tmp_path / "runs")
+    first = contents(write_report(runs, tmp_path / "deep" / "report").parent)
+    assert sorted(first) == [
+        "clients-01-a.svg",
+        "clients-02-b.svg",
+        "index.html",
+        "lipschitz-01-a.svg",
+        "lipschitz-02-b.svg",
+        "ter-over-rounds.svg",
+    ]
+    assert contents(write_report(runs, tmp_path / "deep" / "report").parent) == first
+    assert contents(tmp_path / "runs") == before
+
+
+def test_page_of_somebody_else_is_kept(make_run, tmp_path):
+    (tmp_path / "index.html").write_text("mine")
+    with pytest.raises(RunError, match="is not a report of SecureAFL and is kept"):
+        write_report([make_run(events=[])], tmp_path)
+    assert (tmp_path / "index.html").read_text() == "mine"
+
+
+def test_place_that_cannot_be_written_is_named(make_run, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match=r"file: cannot be written .*; choose another --out"):
+        write_report([make_run(events=[])], tmp_path / "file")
+
+
+def test_damaged_run_leaves_no_report(make_run, tmp_path):
+    run = make_run(events=default_events())
+    with (run / "events.jsonl").open("a") as file:
+        file.write("damage\n")
+    with pytest.raises(RunError, match="line 12: damaged"):
+        write_report([run], tmp_path / "report")
+    assert not (tmp_path / "report").exists()
+
+
+def test_reports_load_neither_torch_nor_pyplot():
+    wanted = "import secureafl.report.page, sys; sys.exit(" + (
+        "bool({'torch', 'matplotlib.pyplot'} & sys.modules.keys()))"
+    )
+    assert subprocess.run([sys.executable, "-c", wanted], check=False).returncode == 0
