@@ -218,7 +218,8 @@ def summarise(events: Iterable[Event], late_rounds: Iterable[int]) -> dict[str, 
     late = [e for e in evaluations if e.round in late_rounds]
     return {
         "metrics": {
-            name: _late_figures([e.metrics[name] for e in late]) for name in late[-1].metrics
+            name: _late_figures([e.metrics[name] for e in late])
+            for name in (late[-1].metrics if late else {})
         },
         "uploads": {
             name: {"accepted": yes, "received": all_, "share": yes / all_ if all_ else None}
@@ -229,10 +230,13 @@ def summarise(events: Iterable[Event], late_rounds: Iterable[int]) -> dict[str, 
     }
 
 
-def _late_figures(values: list[float]) -> dict[str, float]:
-    mean = math.fsum(values) / len(values)
-    spread = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / len(values))
-    return {"last": values[-1], "late_mean": mean, "late_std": spread}
+def _late_figures(values: list[float | None]) -> dict[str, float | None]:
+    finite = [value for value in values if value is not None]
+    if len(finite) < len(values):
+        return {"last": values[-1], "late_mean": None, "late_std": None}
+    mean = math.fsum(finite) / len(finite)
+    spread = math.hypot(*(v - mean for v in finite)) / math.sqrt(len(finite))
+    return {"last": finite[-1], "late_mean": mean, "late_std": spread}
 
 
 def _line(event: Event) -> bytes:

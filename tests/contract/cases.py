@@ -9,7 +9,7 @@ from secureafl.defenses import DEFENSES, SecureAfl
 from secureafl.estimators import ESTIMATORS
 
 # Every defence as it comes, every rule and estimator inside SecureAFL, and SecureAFL's options.
-DEFENSE_CASES = {
+_ALL_CASES = {
     **{kind: cls() for kind, cls in DEFENSES.items()},
     **{f"estimator_{kind}": SecureAfl(estimator=cls()) for kind, cls in ESTIMATORS.items()},
     **{f"aggregator_{kind}": SecureAfl(aggregator=cls()) for kind, cls in AGGREGATORS.items()},
@@ -21,13 +21,21 @@ DEFENSE_CASES = {
     "windowed": SecureAfl(window=4),
 }
 
+# Defaults come up more than once; each value is tested under its first name.
+DEFENSE_CASES = {
+    name: value
+    for place, (name, value) in enumerate(_ALL_CASES.items())
+    if value not in list(_ALL_CASES.values())[:place]
+}
+
 CLIENTS, DIM, RATE = 5, 7, 0.05
 
 
 class Driver:
     """A server with honest clients that share a quadratic loss, each with its own centre."""
 
-    def __init__(self, defense, dtype=torch.float32, seed=0):
+    def __init__(self, defense, dtype=torch.float32, seed=0, noise=0.05):
+        self.noise = noise
         self.server, self.seed = Server(defense, CLIENTS, RATE), seed
         rng = np.random.default_rng(seed)
         self.centres = torch.from_numpy(1 + 0.3 * rng.normal(size=(CLIENTS, DIM))).to(dtype)
@@ -53,7 +61,7 @@ class Driver:
         client, lag = int(rng.integers(CLIENTS)), int(rng.integers(3))
         lag = max(0, min(lag, number - newest_only_before))
         version, base = self.models[-1 - lag]
-        noise = torch.from_numpy(0.05 * rng.normal(size=DIM)).to(base.dtype)
+        noise = torch.from_numpy(self.noise * rng.normal(size=DIM)).to(base.dtype)
         update = self.hessian * (base - self.centres[client]) + noise
         return self.receive(client, version, update, base)
 

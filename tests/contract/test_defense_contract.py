@@ -48,7 +48,6 @@ BAD_UPDATES = {
     "bools": (lambda w: torch.ones(DIM, dtype=torch.bool), "wrong_type"),
     "complex": (lambda w: w.to(torch.complex64), "wrong_type"),
     "sparse": (lambda w: w.to_sparse(), "wrong_type"),
-    "other_device": (lambda w: w.to("meta"), "wrong_type"),
     "array": (lambda w: w.numpy(), "wrong_type"),
     "list": (lambda w: w.tolist(), "wrong_type"),
     "text": (lambda w: "gradient", "wrong_type"),
@@ -71,49 +70,60 @@ def test_entry_is_a_defense(defense):
 
 
 @for_every_defense
-@pytest.mark.parametrize("kind", BAD_UPDATES)
+@for_both_dtypes
 @pytest.mark.parametrize("after", [0, 6])
-def test_run_after_a_bad_upload_is_the_run_that_never_saw_it(defense, kind, after):
-    make, reason = BAD_UPDATES[kind]
-    spared, hit = Driver(defense), Driver(defense)
+def test_run_after_bad_uploads_is_the_run_that_never_saw_them(defense, dtype, after):
+    spared, hit = Driver(defense, dtype), Driver(defense, dtype)
     for number in range(14):
         if number == after:
-            before, version = hit.state.weights, hit.state.round
-            decision = hit.receive(number % CLIENTS, version, make(before), before)
-            refused(hit, decision, reason, before)
-            assert hit.state.round == version + 1
+            for place, (make, reason) in enumerate(BAD_UPDATES.values()):
+                before, version = hit.state.weights, hit.state.round
+                decision = hit.receive(place % CLIENTS, version, make(before), before)
+                refused(hit, decision, reason, before)
+                assert hit.state.round == version + 1
         one, other = spared.honest(number, after), hit.honest(number, after)
         assert same_decision(one, other)
         assert torch.equal(spared.state.weights, hit.state.weights)
         assert torch.isfinite(hit.state.weights).all()
 
 
+@pytest.mark.parametrize("kind", BAD_UPDATES)
+def test_bad_upload_is_refused_with_its_reason(kind):
+    make, reason = BAD_UPDATES[kind]
+    driver = Driver(DEFENSE_CASES["secure_afl"])
+    before = driver.state.weights
+    refused(driver, driver.receive(0, 0, make(before), before), reason, before)
+
+
+def test_update_on_another_device_is_refused():
+    driver = Driver(DEFENSE_CASES["async_sgd"])
+    before = driver.state.weights
+    decision = driver.receive(0, 0, torch.ones(DIM, device="meta"), before)
+    refused(driver, decision, "wrong_type", before)
+
+
+NO_TICKET = [
+    (-1, None, "unknown_client"),
+    (CLIENTS, None, "unknown_client"),
+    (2**70, None, "unknown_client"),
+    (0, -1, "unknown_version"),
+    (0, 2, "unknown_version"),  # answered already
+    (0, 10**9, "unknown_version"),
+    (CLIENTS, 10**9, "unknown_client"),
+]
+
+
 @for_every_defense
-@for_both_dtypes
-@pytest.mark.parametrize(
-    ("client", "version", "reason"),
-    [
-        (-1, None, "unknown_client"),
-        (CLIENTS, None, "unknown_client"),
-        (2**70, None, "unknown_client"),
-        (0, -1, "unknown_version"),
-        (0, 2, "unknown_version"),  # answered already
-        (0, 10**9, "unknown_version"),
-        (CLIENTS, 10**9, "unknown_client"),
-    ],
-)
-def test_upload_without_a_ticket_changes_nothing_but_the_round(
-    defense, dtype, client, version, reason
-):
-    spared, hit = Driver(defense, dtype), Driver(defense, dtype)
+def test_uploads_without_a_ticket_change_nothing_but_the_round(defense):
+    spared, hit = Driver(defense), Driver(defense)
     for number in range(12):
         if number == 6:
-            before, now = hit.state.weights, hit.state.round
-            lent = before if version is None else None
-            update = torch.ones_like(before)
-            asked = now if version is None else version
-            refused(hit, hit.receive(client, asked, update, lent), reason, before)
-            assert hit.state.round == now + 1
+            for client, version, reason in NO_TICKET:
+                before, now = hit.state.weights, hit.state.round
+                update = torch.ones_like(before)
+                asked, lent = (now, before) if version is None else (version, None)
+                refused(hit, hit.receive(client, asked, update, lent), reason, before)
+                assert hit.state.round == now + 1
         assert same_decision(spared.honest(number, 6), hit.honest(number, 6))
     assert torch.equal(spared.state.weights, hit.state.weights)
 
@@ -218,20 +228,19 @@ def test_one_defense_value_serves_two_runs_at_once(defense):
 
 
 @for_every_defense
-@pytest.mark.parametrize("seed", [0, 1])
-def test_most_updates_are_accepted_when_nobody_attacks(defense, seed):
-    driver = Driver(defense, seed=seed)
-    verdicts = [bool(driver.honest(number).accepted) for number in range(100)]
+def test_most_updates_are_accepted_when_nobody_attacks(defense):
+    # Without noise: once steps shrink below it, factors grow, and with them what looks unlike.
+    driver = Driver(defense, seed=1, noise=0.0)
+    verdicts = [bool(driver.honest(number).accepted) for number in range(80)]
     assert np.mean(verdicts) > 0.6
 
 
 @for_every_defense
-@pytest.mark.parametrize("seed", [0, 1])
-def test_honest_clients_reach_their_common_minimum(defense, seed):
-    driver = Driver(defense, seed=seed)
+def test_honest_clients_reach_their_common_minimum(defense):
+    driver = Driver(defense)
     middle = driver.centres.mean(dim=0)
     far = torch.linalg.vector_norm(driver.state.weights - middle)
-    for number in range(400):
+    for number in range(150):
         driver.honest(number)
     assert torch.linalg.vector_norm(driver.state.weights - middle) < 0.4 * far
 
@@ -249,7 +258,7 @@ def test_lone_client_is_served(defense):
 
 exponents = st.sampled_from([-45, -38, -30, -20, -12, -3, 0, 1, 3, 6, 9, 11, 12])
 any_uploads = st.lists(
-    st.tuples(st.integers(0, CLIENTS - 1), st.integers(0, 3), exponents, st.integers(0, 5)),
+    st.tuples(st.integers(0, CLIENTS - 1), st.integers(0, 3), exponents, st.integers(-3, 3)),
     min_size=1,
     max_size=25,
 )
@@ -258,9 +267,9 @@ any_uploads = st.lists(
 @for_every_defense
 @given(uploads=any_uploads, from_zero=st.booleans())
 @settings(max_examples=15)
-# A client moves a model at zero by 1e-31, then sends 1e12: a curvature far beyond float32.
-@example([(0, 0, -30, 0), (0, 0, -30, 0), (0, 0, 12, 0), (1, 0, 0, 1), (1, 0, 0, 2)], True)
-@example([(0, 0, -20, 0), (0, 0, -20, 1), (0, 0, 12, 2), (0, 0, 12, 3), (1, 0, 0, 1)], True)
+# A model near zero moves by 1e-31, then a client sends 1e12: a curvature far beyond float32.
+@example([(0, 0, -20, 1), (0, 0, 12, -1), (0, 0, 12, -1), (1, 0, 0, 1)], True)
+@example([*((k, 0, -30, 1) for k in (1, 2, 3, 0)), (0, 0, 12, -1), (1, 0, -30, 1)], True)
 def test_direction_and_weights_are_finite_whatever_finite_updates_arrive(
     defense, uploads, from_zero
 ):
@@ -270,7 +279,7 @@ def test_direction_and_weights_are_finite_whatever_finite_updates_arrive(
         driver.state, driver.models = driver.server.start(zero), [(0, zero)]
     for client, lag, exponent, seed in uploads:
         version, base = driver.models[-1 - min(lag, len(driver.models) - 1)]
-        update = np.random.default_rng(seed).normal(size=DIM)
+        update = np.random.default_rng(abs(seed)).normal(size=DIM) * (-1 if seed < 0 else 1)
         update *= 0.99 * 10.0**exponent / np.linalg.norm(update)
         update = torch.from_numpy(update.astype(np.float32))
         decision = driver.receive(client, version, update, base)

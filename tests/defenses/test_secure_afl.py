@@ -18,7 +18,10 @@ from secureafl.estimators import HistoryMean, LastUpdate, Lbfgs
 
 RATE = 0.05
 ESTIMATORS = {
-    "lbfgs": (Lbfgs(), partial(guesses.lbfgs, buffer_size=3, min_curvature=1e-3, max_correction=0.5)),
+    "lbfgs": (
+        Lbfgs(),
+        partial(guesses.lbfgs, buffer_size=3, min_curvature=1e-3, max_correction=0.5),
+    ),
     "lbfgs_one_pair": (
         Lbfgs(1, 0.1, 2.0),
         partial(guesses.lbfgs, buffer_size=1, min_curvature=0.1, max_correction=2.0),
@@ -131,7 +134,7 @@ arrivals = st.lists(
         st.integers(0, 3),  # client; often the same twice in a row
         st.integers(0, 4),  # lag; the same base or an older one than last time
         st.sampled_from(["smooth", "smooth", "smooth", "noise", "again", "zero"]),
-        st.sampled_from([1.0, 1.0, 1.0, 1.0, 1e-12, 1e4]),
+        st.sampled_from([1.0, 1.0, 1.0, 1.0, 1e-6, 1e4]),
     ),
     min_size=1,
     max_size=25,

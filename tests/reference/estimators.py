@@ -1,7 +1,8 @@
 """What a silent client would send, from the list of (gradient, base) it sent, oldest first."""
 
-import numpy as np
+import itertools
 
+import numpy as np
 from reference.dense_bfgs import dense_bfgs
 
 
@@ -31,7 +32,7 @@ def lbfgs(sent, weights, buffer_size, min_curvature, max_correction):
 def curvature_pairs(sent, buffer_size, min_curvature):
     """The last pairs (s, y) of consecutive uploads with s'y > min_curvature * s's, s not zero."""
     pairs = []
-    for (g_before, w_before), (g, w) in zip(sent, sent[1:], strict=False):
+    for (g_before, w_before), (g, w) in itertools.pairwise(sent):
         s, y = w - w_before, g - g_before
         if s @ s > 0 and s @ y > min_curvature * (s @ s):
             pairs.append((s, y))

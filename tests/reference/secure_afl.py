@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import numpy as np
-
 from reference.lipschitz_filter import LipschitzFilter
 
 

@@ -16,6 +16,7 @@ from secureafl.report.tables import Late, compare, read_runs
 from secureafl.results import EXPERIMENT
 
 _BARS = "▁▂▃▄▅▆▇█"
+_CURVE = 12  # bars in a sparkline
 
 
 def expand(folders: list[Path]) -> list[Path]:
@@ -69,29 +70,30 @@ def sparkline(values: list[float]) -> str:
 
 
 def print_comparison(folders: list[Path]) -> None:
-    """One line per run: final figures, how they came about, who was accepted."""
+    """One line per run: figures (mean ± std of the late evaluations) and who was accepted."""
     runs = read_runs(folders)
-    console = Console()
-    table = Table("defence", "attack", "error, late mean", "ASR", "error over rounds")
-    table.add_column("accepted honest", justify="right")
-    table.add_column("accepted malicious", justify="right")
-    for run, row in zip(runs, compare(runs), strict=True):
-        curve = [event.metrics.get(run.metric or "", 0.0) for event in run.evaluations]
-        state = "" if row.finished else " (unfinished)"
+    rows = compare(runs)
+    metric = next((run.metric.upper() for run in runs if run.metric), "error")
+    backdoors = any(row.asr for row in rows)
+    table = Table("defence", "attack")
+    for heading in (metric, *(["ASR"] if backdoors else []), "over rounds"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("accepted:\nhonest, malicious", justify="right")
+    for run, row in zip(runs, rows, strict=True):
+        curve = [event.metrics.get(run.metric or "") or 0.0 for event in run.evaluations]
         table.add_row(
-            escape(run.variant + state),
+            escape(run.variant + ("" if row.finished else " (unfinished)")),
             escape(run.scene),
             _late(row.late),
-            _late(row.asr),
+            *([_late(row.asr)] if backdoors else []),
             sparkline(_thinned(curve)),
-            _share(row.honest),
-            _share(row.malicious),
+            f"{_share(row.honest)}, {_share(row.malicious)}",
         )
-    console.print(table)
+    Console().print(table)
 
 
 def _late(figures: Late | None) -> str:
-    return f"{figures.mean:.3f} ± {figures.std:.3f}" if figures else "-"
+    return f"{figures.mean:.3f}±{figures.std:.3f}" if figures else "-"
 
 
 def _share(share: float | None) -> str:
@@ -99,4 +101,4 @@ def _share(share: float | None) -> str:
 
 
 def _thinned(values: list[float]) -> list[float]:
-    return values[:: max(1, -(-len(values) // 24))]
+    return values[:: max(1, -(-len(values) // _CURVE))]

@@ -20,7 +20,7 @@ class EvaluationEvent(NamedTuple):
     """The global model measured on the test set after `round` arrivals."""
 
     round: int
-    metrics: dict[str, float]
+    metrics: dict[str, float | None]  # None where a diverged model gives no finite figure
 
 
 Event = ArrivalEvent | EvaluationEvent

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # No update or step of use is longer. The bound keeps every later sum, difference and product of
 # updates, and the weights after any number of rounds, far inside float32.
-LARGEST_NORM = 1e12
+LARGEST_NORM = 1e20
 
 
 class Upload(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -204,7 +203,9 @@ def _checked(event: Event) -> Event:
     if isinstance(event, EvaluationEvent):
         if not (isinstance(event.round, int) and 0 <= event.round < 2**63):
             raise ValueError("round is not a number, or out of range")
-        metrics = {str(name): _number(value) for name, value in event.metrics.items()}
+        metrics: dict[str, float | None] = {
+            str(name): _number(value) for name, value in event.metrics.items()
+        }
         return EvaluationEvent(event.round, metrics)
     for name, type_ in _FIELDS.items():
         if not isinstance(getattr(event, name), type_):
@@ -271,9 +272,6 @@ def _so_far(
     path: Path, experiment: Mapping[str, Any], evaluations: Sequence[EvaluationEvent]
 ) -> dict[str, Any]:
     """What an unfinished run would have for a result, over its latest evaluations."""
-    if not evaluations:
-        nothing = EvaluationEvent(-1, {})
-        return summarise(itertools.chain(_checked_events(path), [nothing]), {-1})
     late = experiment.get("evaluation", {}).get("late", 5)
     rounds = {event.round for event in evaluations[-late:]}
     return summarise(_checked_events(path), rounds)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -148,7 +148,7 @@ class Simulation:
             others = labels != attack.target_class
             hit = outputs.argmax(dim=1)[others] == attack.target_class
             metrics["asr"] = float(hit.double().mean())
-        return EvaluationEvent(self.round, metrics)
+        return EvaluationEvent(self.round, _finite(metrics))
 
     @property
     def _test_labels(self) -> Tensor:
@@ -211,16 +211,18 @@ def _seeded_model(experiment: Experiment, device: torch.device) -> torch.nn.Modu
         return experiment.task.model().to(device)
 
 
+def _finite(figures: Mapping[str, float]) -> dict[str, float | None]:
+    """What JSON can hold."""
+    return {name: value if math.isfinite(value) else None for name, value in figures.items()}
+
+
 def _arrival_event(
     decision: Decision, now: int, client: int, malicious: bool, staleness: int
 ) -> ArrivalEvent:
     # One read back from the device for all figures of the arrival.
     figures = [decision.accepted, decision.ready, *decision.scores.values()]
     accepted, stepped, *scores = torch.stack([f.double() for f in figures]).tolist()
-    finite: dict[str, Any] = {
-        name: score if math.isfinite(score) else None
-        for name, score in zip(decision.scores, scores, strict=True)
-    }
+    finite = _finite(dict(zip(decision.scores, scores, strict=True)))
     reason = "" if accepted else decision.reason
     return ArrivalEvent(
         now, client, malicious, staleness, bool(accepted), bool(stepped), reason, finite

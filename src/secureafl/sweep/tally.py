@@ -15,7 +15,7 @@ class Standing(NamedTuple):
     round: int = 0
     accepted: int = 0
     rejected: int = 0
-    metrics: Mapping[str, float] = MappingProxyType({})  # of the last evaluation
+    metrics: Mapping[str, float | None] = MappingProxyType({})  # of the last evaluation
 
     def after(self, event: Event) -> Standing:
         """The standing with one more event counted in."""

@@ -1,0 +1,110 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from secureafl.arrivals import ARRIVALS, EventDriven, Uniform
+from secureafl.core.errors import ConfigError
+
+for_every_model = pytest.mark.parametrize("kind", ARRIVALS)
+JOB_TIMES = ("lognormal", "exponential", "constant")
+
+
+def draw(model, rounds=500, clients=7, seed=0):
+    return model.draw(rounds, clients, np.random.default_rng(seed))
+
+
+@for_every_model
+@given(rounds=st.integers(1, 60), clients=st.integers(1, 12), seed=st.integers(0, 2**32 - 1))
+def test_nobody_answers_to_a_model_of_the_future(kind, rounds, clients, seed):
+    trace = draw(ARRIVALS[kind](), rounds, clients, seed)
+    assert all(len(column) == rounds for column in trace)
+    assert (trace.version >= 0).all()
+    assert (trace.version <= np.arange(rounds)).all()
+    assert ((trace.client >= 0) & (trace.client < clients)).all()
+    assert (np.diff(trace.time) >= 0).all()
+
+
+@for_every_model
+def test_same_seed_draws_the_same_schedule(kind):
+    one, same, other = (draw(ARRIVALS[kind](), seed=seed) for seed in (3, 3, 4))
+    assert all(np.array_equal(a, b) for a, b in zip(one, same, strict=True))
+    assert not np.array_equal(one.client, other.client)
+
+
+@for_every_model
+def test_every_client_takes_part(kind):
+    assert set(draw(ARRIVALS[kind]()).client) == set(range(7))
+
+
+@pytest.mark.parametrize("limit", [0, 1, 10])
+def test_uniform_staleness_stays_within_its_bound_and_reaches_it(limit):
+    trace = draw(Uniform(limit), rounds=2000)
+    staleness = np.arange(2000) - trace.version
+    assert staleness.min() == 0
+    assert staleness.max() == limit
+
+
+def test_uniform_clients_and_staleness_are_equally_likely():
+    trace = draw(Uniform(4), rounds=20_000, clients=5)
+    staleness = (np.arange(20_000) - trace.version)[4:]
+    np.testing.assert_allclose(np.bincount(trace.client) / 20_000, 0.2, atol=0.02)
+    np.testing.assert_allclose(np.bincount(staleness) / len(staleness), 0.2, atol=0.02)
+    assert abs(np.corrcoef(trace.client[4:], staleness)[0, 1]) < 0.03
+
+
+def test_uniform_client_may_come_twice_in_a_row_and_with_an_older_model():
+    trace = draw(Uniform(10), rounds=2000)
+    again = trace.client[1:] == trace.client[:-1]
+    assert again.any()
+    assert (trace.version[1:][again] < trace.version[:-1][again]).any()
+    assert (trace.version[1:][again] == trace.version[:-1][again]).any()
+
+
+@pytest.mark.parametrize("job_time", JOB_TIMES)
+def test_event_driven_client_answers_to_the_model_it_was_given_after_its_last_upload(job_time):
+    trace = draw(EventDriven(job_time=job_time))
+    given_model = dict.fromkeys(range(7), 0)
+    for now, (client, version) in enumerate(zip(trace.client, trace.version, strict=True)):
+        assert version == given_model[client]
+        given_model[client] = now + 1
+
+
+def test_event_driven_slow_clients_are_staler_and_rarer():
+    trace = draw(EventDriven(speed_spread=1.0), rounds=5000)
+    staleness = np.arange(5000) - trace.version
+    uploads = np.bincount(trace.client, minlength=7)
+    mean_staleness = np.array([staleness[trace.client == k].mean() for k in range(7)])
+    order = np.argsort(uploads)[::-1]
+    assert uploads[order[0]] > 2 * uploads[order[-1]]
+    assert (np.diff(mean_staleness[order]) > 0).all()
+
+
+def test_event_driven_equals_at_constant_pace_take_turns():
+    trace = draw(EventDriven(speed_spread=0.0, job_time="constant"), rounds=21)
+    assert trace.client.tolist() == list(range(7)) * 3
+    assert trace.time.tolist() == [1.0] * 7 + [2.0] * 7 + [3.0] * 7
+    assert (np.arange(21) - trace.version).tolist() == [*range(7), *[6] * 14]
+
+
+@pytest.mark.parametrize("job_time", JOB_TIMES)
+def test_event_driven_job_times_follow_the_named_law(job_time):
+    # One client: the gaps between arrivals are its job times.
+    trace = draw(EventDriven(0.0, job_time, 0.25), rounds=4000, clients=1)
+    jobs = np.diff(trace.time, prepend=0.0)
+    spread = {"lognormal": 0.255, "exponential": 1.0, "constant": 0.0}[job_time]
+    assert jobs.std() / jobs.mean() == pytest.approx(spread, abs=0.06)
+    assert jobs.mean() == pytest.approx(1.0, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Uniform(-1),
+        lambda: EventDriven(speed_spread=-0.1),
+        lambda: EventDriven(job_spread=-0.1),
+    ],
+)
+def test_setting_out_of_range_is_refused(make):
+    with pytest.raises(ConfigError, match="give 0"):
+        make()

@@ -1,0 +1,131 @@
+import numpy as np
+import pytest
+import torch
+from reference import attacks as oracle
+
+from secureafl.attacks import Gaussian, LabelFlip, NoAttack, Scaling, SignFlip
+from secureafl.core.errors import ConfigError
+from secureafl.core.types import Arrival, AttackerView, Scene
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def scene(shape=(1, 8, 8), classes=10, seed=0):
+    channels = torch.arange(1.0, shape[0] + 1) / 10
+    return Scene(2, classes, shape, channels, 2 * channels, generator(seed))
+
+
+def uploaded(attack, gradient, seed=0):
+    arrival = Arrival(torch.tensor(0), torch.tensor(0), gradient, torch.zeros_like(gradient))
+    seen = AttackerView(0, torch.zeros_like(gradient), generator(seed))
+    return attack.poison_update(attack.init(scene()), arrival, seen)[0]
+
+
+GRADIENT = torch.linspace(-2, 3, 11)
+
+
+def test_without_an_attack_nothing_changes():
+    images, labels = torch.randn(4, 1, 8, 8, generator=generator()), torch.arange(4)
+    found = NoAttack().poison_batch((), images, labels)
+    assert torch.equal(found[0], images)
+    assert torch.equal(found[1], labels)
+    assert torch.equal(uploaded(NoAttack(), GRADIENT), GRADIENT)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10])
+def test_label_flip_mirrors_the_labels(classes):
+    attack, labels = LabelFlip(), torch.arange(classes)
+    state = attack.init(scene(classes=classes))
+    images = torch.randn(classes, 1, 8, 8, generator=generator())
+    inputs, flipped = attack.poison_batch(state, images, labels)
+    assert torch.equal(inputs, images)
+    assert flipped.tolist() == oracle.flipped_labels(labels.numpy(), classes).tolist()
+    assert torch.equal(uploaded(attack, GRADIENT), GRADIENT)
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.5])
+def test_sign_flip_uploads_the_negative_gradient(factor):
+    expected = oracle.sign_flipped(GRADIENT.numpy(), factor)
+    np.testing.assert_allclose(uploaded(SignFlip(factor), GRADIENT).numpy(), expected)
+
+
+def test_gaussian_noise_has_the_given_spread_and_knows_nothing_of_the_data():
+    gradient = torch.linspace(-1, 1, 20_000)
+    noise = uploaded(Gaussian(200.0), gradient)
+    assert float(noise.std()) == pytest.approx(200, rel=0.03)
+    assert float(noise.mean()) == pytest.approx(0, abs=6)
+    assert torch.equal(noise, uploaded(Gaussian(200.0), -gradient))
+
+
+def test_gaussian_noise_differs_from_round_to_round():
+    noise = [uploaded(Gaussian(), GRADIENT, seed) for seed in (0, 1)]
+    assert not torch.equal(*noise)
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 6, 9)])
+@pytest.mark.parametrize("side", [1, 4])
+def test_stamp_sets_the_bottom_right_corner_and_nothing_else(shape, side):
+    attack = Scaling(trigger_side=side)
+    state = attack.init(scene(shape))
+    images = torch.randn(5, *shape, generator=generator(1))
+    expected = oracle.stamped(images.numpy(), state.trigger.numpy())
+    assert np.array_equal(attack.stamp(state, images).numpy(), expected)
+
+
+def test_trigger_is_a_standardised_image_patch():
+    made = scene((3, 8, 8))
+    trigger = Scaling().init(made).trigger
+    pixels = trigger * made.pixel_std[:, None, None] + made.pixel_mean[:, None, None]
+    assert trigger.shape == (3, 4, 4)
+    assert float(pixels.min()) >= -1e-6
+    assert float(pixels.max()) <= 1 + 1e-6
+
+
+def test_trigger_is_one_random_patch_per_run():
+    one, same, other = (Scaling().init(scene(seed=s)).trigger for s in (0, 0, 1))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("share", "size", "poisoned"),
+    [(0.5, 8, 4), (1.0, 8, 8), (0.1, 8, 1), (0.25, 8, 2), (0.5, 1, 1)],
+)
+def test_share_of_the_batch_is_stamped_and_labelled_as_the_target(share, size, poisoned):
+    attack = Scaling(target_class=7, poisoned_share=share)
+    state = attack.init(scene())
+    images = torch.randn(size, 1, 8, 8, generator=generator(2))
+    labels = torch.zeros(size, dtype=torch.int64)
+    inputs, found = attack.poison_batch(state, images, labels)
+    changed = (inputs != images).flatten(1).any(dim=1)
+    assert int(changed.sum()) == poisoned
+    assert torch.equal(found == 7, changed)
+    assert torch.equal(inputs[changed], attack.stamp(state, images[changed]))
+
+
+def test_scaling_multiplies_the_gradient():
+    torch.testing.assert_close(uploaded(Scaling(factor=25.0), GRADIENT), 25 * GRADIENT)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Gaussian(std=0.0),
+        lambda: SignFlip(factor=-1.0),
+        lambda: Scaling(factor=0.0),
+        lambda: Scaling(poisoned_share=0.0),
+        lambda: Scaling(poisoned_share=1.5),
+        lambda: Scaling(trigger_side=0),
+        lambda: Scaling(target_class=-1),
+        lambda: Scaling(trigger_side=9).init(scene((1, 8, 8))),
+        lambda: Scaling(trigger_side=7).init(scene((1, 6, 8))),
+        lambda: Scaling(target_class=10).init(scene()),
+        lambda: Scaling().init(scene((20,))),
+    ],
+)
+def test_setting_that_cannot_work_is_refused_before_training(make):
+    with pytest.raises(ConfigError) as caught:
+        make()
+    assert "\n" not in str(caught.value)

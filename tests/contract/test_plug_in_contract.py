@@ -1,0 +1,183 @@
+"""What every aggregator and every estimator owes the defence that calls it."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from secureafl.aggregators import AGGREGATORS
+from secureafl.core.protocols import Aggregator, Estimator
+from secureafl.core.trees import name_tensors
+from secureafl.core.types import Arrival
+from secureafl.core.uploads import no_uploads, with_upload
+from secureafl.estimators import ESTIMATORS
+
+for_every_aggregator = pytest.mark.parametrize("kind", AGGREGATORS)
+for_every_estimator = pytest.mark.parametrize("kind", ESTIMATORS)
+for_both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+CLIENTS, DIM = 4, 5
+YES = torch.tensor(True)
+
+
+def aggregated(kind, values, present):
+    rule = AGGREGATORS[kind]()
+    return rule.aggregate(rule.init(len(values), values[0]), values, present)[0]
+
+
+def random_rows(seed, n, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(n, DIM, generator=generator, dtype=dtype)
+    present = torch.rand(n, generator=generator) < 0.7
+    present[0] = True
+    return values, present
+
+
+@for_every_aggregator
+def test_entry_is_an_aggregator(kind):
+    assert isinstance(AGGREGATORS[kind](), Aggregator)
+
+
+@for_every_aggregator
+@for_both_dtypes
+@given(seed=st.integers(0, 10**6), n=st.integers(1, 30))
+@settings(max_examples=20)
+def test_aggregate_lies_among_the_rows_present_and_keeps_the_dtype(kind, dtype, seed, n):
+    values, present = random_rows(seed, n, dtype)
+    found = aggregated(kind, values, present)
+    assert found.dtype == dtype
+    assert found.shape == (DIM,)
+    low, high = values[present].amin(dim=0), values[present].amax(dim=0)
+    slack = 1e-6 * (1 + high - low)
+    assert ((low - slack <= found) & (found <= high + slack)).all()
+
+
+@for_every_aggregator
+@pytest.mark.parametrize("filler", [0.0, 1e12, -1e12])
+def test_absent_rows_do_not_matter(kind, filler):
+    values, present = random_rows(1, 9)
+    other = torch.where(present[:, None], values, filler)
+    assert torch.equal(aggregated(kind, values, present), aggregated(kind, other, present))
+
+
+@for_every_aggregator
+def test_order_of_clients_does_not_matter(kind):
+    values, present = random_rows(2, 11, torch.float64)
+    order = torch.randperm(11, generator=torch.Generator().manual_seed(0))
+    one, other = aggregated(kind, values, present), aggregated(kind, values[order], present[order])
+    torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
+
+
+@for_every_aggregator
+@pytest.mark.parametrize("n", [1, 2, 5, 50])
+def test_clients_that_agree_get_their_way(kind, n):
+    values = torch.arange(DIM, dtype=torch.float64).expand(n, DIM).contiguous()
+    found = aggregated(kind, values, torch.ones(n, dtype=torch.bool))
+    torch.testing.assert_close(found, values[0], rtol=1e-12, atol=0)
+
+
+@for_every_aggregator
+def test_aggregator_does_not_modify_its_input(kind):
+    values, present = random_rows(3, 8)
+    copies = values.clone(), present.clone()
+    aggregated(kind, values, present)
+    assert torch.equal(values, copies[0])
+    assert torch.equal(present, copies[1])
+
+
+@for_every_aggregator
+def test_nobody_present_raises_nothing(kind):
+    values, _ = random_rows(4, 3)
+    found = aggregated(kind, values, torch.zeros(3, dtype=torch.bool))
+    assert found.shape == (DIM,)
+
+
+def fed(estimator, uploads, dtype=torch.float32):
+    """The estimator's memory and the last uploads after (client, gradient, base) came in."""
+    weights = torch.zeros(DIM, dtype=dtype)
+    seen, memory = no_uploads(CLIENTS, weights), estimator.init(CLIENTS, weights)
+    for client, gradient, base in uploads:
+        arrival = Arrival(torch.tensor(client), torch.tensor(0), gradient, base)
+        memory = estimator.remember(memory, seen, arrival, YES)
+        seen = with_upload(seen, arrival, YES)
+    return memory, seen
+
+
+def smooth_uploads(count, dtype=torch.float32):
+    rng = np.random.default_rng(0)
+    rows = []
+    for k in range(count):
+        base = rng.normal(size=DIM)
+        both = (torch.from_numpy(x).to(dtype) for x in (1.5 * base + k % CLIENTS, base))
+        rows.append((k % CLIENTS, *both))
+    return rows
+
+
+@for_every_estimator
+def test_entry_is_an_estimator(kind):
+    assert isinstance(ESTIMATORS[kind](), Estimator)
+
+
+@for_every_estimator
+@for_both_dtypes
+def test_estimates_are_fresh_rows_of_the_weights_dtype(kind, dtype):
+    estimator = ESTIMATORS[kind]()
+    memory, seen = fed(estimator, smooth_uploads(15, dtype), dtype)
+    weights = torch.ones(DIM, dtype=dtype)
+    first = estimator.estimate(memory, seen, weights)
+    assert first.dtype == dtype
+    assert first.shape == (CLIENTS, DIM)
+    copy = first.clone()
+    first.fill_(7)  # what a caller does with them must not reach the memory
+    assert torch.equal(estimator.estimate(memory, seen, weights), copy)
+
+
+@for_every_estimator
+def test_estimating_changes_no_memory(kind):
+    estimator = ESTIMATORS[kind]()
+    memory, seen = fed(estimator, smooth_uploads(15))
+    named = {**name_tensors(memory, "memory"), **name_tensors(seen, "seen")}
+    copies = {name: tensor.clone() for name, tensor in named.items()}
+    estimator.estimate(memory, seen, torch.ones(DIM))
+    assert all(torch.equal(named[name], copies[name]) for name in named)
+
+
+@for_every_estimator
+def test_client_heard_once_is_estimated_by_what_it_sent(kind):
+    estimator, gradient = ESTIMATORS[kind](), torch.arange(float(DIM))
+    memory, seen = fed(estimator, [(2, gradient, torch.ones(DIM))])
+    assert torch.equal(estimator.estimate(memory, seen, torch.full((DIM,), 9.0))[2], gradient)
+
+
+@for_every_estimator
+def test_remembering_reaches_the_own_client_only(kind):
+    estimator = ESTIMATORS[kind]()
+    uploads, weights = smooth_uploads(16), torch.ones(DIM)
+    before = estimator.estimate(*fed(estimator, uploads), weights)
+    news = (1, torch.full((DIM,), 3.0), torch.full((DIM,), -2.0))
+    after = estimator.estimate(*fed(estimator, [*uploads, news]), weights)
+    others = torch.arange(CLIENTS) != 1
+    assert torch.equal(before[others], after[others])
+    assert not torch.equal(before[1], after[1])
+
+
+sizes = st.sampled_from([-38, -30, -20, -10, -3, 0, 3, 8, 11, 12])
+
+
+@for_every_estimator
+@given(
+    uploads=st.lists(st.tuples(st.integers(0, 1), sizes, sizes, st.integers(0, 3)), max_size=12),
+    size=sizes,
+)
+# Two bases 1e-30 apart and gradients 1e12 apart: a curvature beyond float32.
+@example([(0, -38, -38, 0), (0, 11, -30, 1)], -38)
+def test_estimates_are_finite_whatever_finite_uploads_were_kept(kind, uploads, size):
+    def vector(exponent, seed):
+        drawn = np.random.default_rng(seed).normal(size=DIM)
+        drawn *= 10.0**exponent / np.linalg.norm(drawn)
+        return torch.from_numpy(drawn.astype(np.float32))
+
+    estimator = ESTIMATORS[kind]()
+    kept = [(c, vector(g, seed), vector(b, seed + 1)) for c, g, b, seed in uploads]
+    memory, seen = fed(estimator, kept)
+    assert torch.isfinite(estimator.estimate(memory, seen, vector(size, 9))).all()
