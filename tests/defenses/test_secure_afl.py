@@ -4,7 +4,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import estimators as guesses
 from reference import order_rules
@@ -134,7 +134,7 @@ arrivals = st.lists(
         st.integers(0, 3),  # client; often the same twice in a row
         st.integers(0, 4),  # lag; the same base or an older one than last time
         st.sampled_from(["smooth", "smooth", "smooth", "noise", "again", "zero"]),
-        st.sampled_from([1.0, 1.0, 1.0, 1.0, 1e-6, 1e4]),
+        st.sampled_from([1.0, 1.0, 1.0, 1.0, 1e-4, 1e3]),
     ),
     min_size=1,
     max_size=25,
@@ -171,11 +171,13 @@ def run_stream(options, stream, seed, dim, dtype, tolerance):
 @given(
     options=options, stream=arrivals, seed=st.integers(0, 2**32 - 1), dim=st.sampled_from([2, 5, 9])
 )
+@settings(max_examples=3 * settings().max_examples)
 def test_whole_streams_agree_with_the_oracle_in_float64(options, stream, seed, dim):
     run_stream(options, stream, seed, dim, torch.float64, 1e-7)
 
 
 @given(options=options, stream=arrivals, seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=3 * settings().max_examples)
 def test_whole_streams_agree_with_the_oracle_in_float32(options, stream, seed):
     stream = [(c, lag, kind, 1.0) for c, lag, kind, _ in stream]
     run_stream(options, stream, seed, 9, torch.float32, 5e-3)

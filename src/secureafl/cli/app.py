@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 from enum import StrEnum
@@ -86,12 +87,13 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Run one experiment and leave everything in a run folder."""
-    from secureafl.experiment import from_mapping
+    from secureafl.experiment import from_mapping, with_settings
     from secureafl.simulation.recording import start_run
 
     plain = {"task": task, "defense": defense, "attack": attack}
     plain |= {"rounds": rounds, "clients": clients, "seed": seed, "device": device}
-    experiment = from_mapping(_values(file, plain, data_dir, set_))
+    changes = _changes(plain, data_dir, set_)
+    experiment = from_mapping(with_settings(_read(file), changes))
     path = out or _free_folder(Path("runs"), _run_name(experiment))
     _follow(start_run(experiment, path, checkpoint_seconds), quiet, as_json)
 
@@ -140,11 +142,18 @@ def compare(
     from secureafl.sweep.grid import cross
 
     plain = {"rounds": rounds, "clients": clients, "seed": seed, "device": device}
-    values = _values(file, plain, data_dir, set_)
-    cells = cross(values, _words(defenses), _words(attacks))
+    changes = _changes(plain, data_dir, set_)
+    cells = cross(_read(file), _words(defenses), _words(attacks), changes)
     name = f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = out or _free_folder(Path("runs"), name)
-    if not run_side_by_side(cells, folder, workers, checkpoint_seconds, quiet):
+    # Being told to stop is an interrupt, so that the workers are stopped and save checkpoints.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        finished = run_side_by_side(cells, folder, workers, checkpoint_seconds, quiet)
+    except KeyboardInterrupt:
+        print(f"stopped; the same command with --out {folder} goes on", file=sys.stderr)
+        raise typer.Exit(130) from None
+    if not finished:
         raise typer.Exit(1)
 
 
@@ -172,12 +181,15 @@ def list_(what: Annotated[Listed, typer.Argument(help="What to list.")]) -> None
     list_table(what.value)
 
 
-def _values(
-    file: Path | None, plain: dict[str, Any], data_dir: str | None, set_: list[str] | None
-) -> dict[str, Any]:
-    """The file's content with the options of the command line put in."""
-    from secureafl.experiment import with_settings
-    from secureafl.toml import parse_value, read_toml
+def _read(file: Path | None) -> dict[str, Any]:
+    from secureafl.toml import read_toml
+
+    return read_toml(file) if file else {}
+
+
+def _changes(plain: dict[str, Any], data_dir: str | None, set_: list[str] | None) -> dict[str, Any]:
+    """The options of the command line as dotted settings."""
+    from secureafl.toml import parse_value
 
     changes = {k: str(v) if isinstance(v, StrEnum) else v for k, v in plain.items()}
     changes = {key: value for key, value in changes.items() if value is not None}
@@ -188,7 +200,7 @@ def _values(
         if not equals or not key:
             raise ConfigError(f"--set {item}: give KEY=VALUE, such as defense.alpha=0.7")
         changes[key.strip()] = parse_value(text)
-    return with_settings(read_toml(file) if file else {}, changes)
+    return changes
 
 
 def _follow(recording: Any, quiet: bool, as_json: bool) -> None:

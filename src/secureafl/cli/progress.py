@@ -41,7 +41,7 @@ class _Pace:
 
 
 def _figures(standing: Standing) -> str:
-    known = {k: "none" if v is None else f"{v:.3f}" for k, v in standing.metrics.items()}
+    known = {k: "none" if v is None else f"{v:.3f}" for k, v in (standing.metrics or {}).items()}
     metrics = "  ".join(f"{name.upper()} {figure}" for name, figure in known.items())
     return f"{metrics}  accepted {standing.accepted}  rejected {standing.rejected}".strip()
 

@@ -25,9 +25,9 @@ class Ledger:
         if earlier + answers:
             self._lent[version] = _Lent(weights, earlier + answers)
 
-    def look_up(self, version: int) -> Tensor | None:
+    def look_up(self, version: object) -> Tensor | None:
         """The model of that version, or None if no answer to it is expected."""
-        lent = self._lent.get(version)
+        lent = self._lent.get(version) if isinstance(version, int) else None
         return lent.weights if lent else None
 
     def settle(self, version: int) -> None:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from secureafl.core.protocols import Defense
 
-# No update or step of use is longer. The bound keeps every later sum, difference and product of
-# updates, and the weights after any number of rounds, far inside float32.
+# No update or step of use is longer. The bound keeps every later sum and difference of updates, and
+# the weights after any number of rounds, far inside float32; products are guarded where they are made.
 LARGEST_NORM = 1e20
 
 
@@ -56,7 +56,7 @@ class Server(NamedTuple):
         """Clean, judge, step. Every arrival is a round, whatever becomes of it."""
         base = state.ledger.look_up(upload.version)
         reason = self._objection(state, upload, base)
-        if base is not None:
+        if reason not in ("unknown_client", "unknown_version"):
             state.ledger.settle(upload.version)
         if reason:
             return _refusal(state.weights, reason), state._replace(round=state.round + 1)
@@ -79,21 +79,24 @@ class Server(NamedTuple):
     def _objection(self, state: ServerState, upload: Upload, base: Tensor | None) -> str:
         """Why this upload must not reach any arithmetic; empty if it may."""
         update, weights = upload.update, state.weights
-        if not 0 <= upload.client < self.num_clients:
+        if not isinstance(upload.client, int) or not 0 <= upload.client < self.num_clients:
             return "unknown_client"
         if base is None:
             return "unknown_version"
-        if not isinstance(update, Tensor) or (update.dtype, update.layout) != (
-            weights.dtype,
-            weights.layout,
-        ):
+        if not isinstance(update, Tensor) or _form(update) != _form(weights):
             return "wrong_type"
         if update.shape != weights.shape:
             return "wrong_shape"
-        length = float(norm(update))  # NaN and Inf in any coordinate show up here: one pass
+        length = float(
+            norm(update.detach())
+        )  # NaN and Inf in any coordinate show up here: one pass
         if not length < torch.inf:
             return "not_finite"
         return "too_large" if length > LARGEST_NORM else ""
+
+
+def _form(tensor: Tensor) -> tuple[torch.dtype, torch.layout, torch.device]:
+    return tensor.dtype, tensor.layout, tensor.device
 
 
 def _refusal(weights: Tensor, reason: str) -> Decision:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-_LARGEST_WEIGHT = 1e10
+_LARGEST_FACTOR = 1e10
 
 
 def bfgs_product(
@@ -49,9 +49,10 @@ def bfgs_product(
     solved = torch.linalg.solve_ex(system, right[:, :, None]).result[:, :, 0]
     weight_changes, weight_steps = solved.chunk(2, dim=1)
     weight_steps = curvature * weight_steps
-    # False for NaN too. What the weights multiply is far below 1e28 (`core.server.LARGEST_NORM`
+    # False for NaN too. What these multiply is far below 1e28 (`core.server.LARGEST_NORM`
     # times the steps of a long run), so the float32 product stays finite.
-    sound = (solved.abs() <= _LARGEST_WEIGHT).all(dim=1, keepdim=True) & (count > 0)[:, None]
+    factors = torch.cat([curvature, weight_changes, weight_steps], dim=1)
+    sound = (factors.abs() <= _LARGEST_FACTOR).all(dim=1, keepdim=True) & (count > 0)[:, None]
     scale, weight_changes, weight_steps = (
         torch.where(sound, x, 0).to(vector.dtype) for x in (curvature, weight_changes, weight_steps)
     )

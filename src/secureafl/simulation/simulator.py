@@ -163,7 +163,7 @@ class Simulation:
             **name_tensors(self._attack_state, "attack"),
             **{f"ledger.{v}": w for v, w in self._state.ledger.models().items()},
         }
-        return {name: tensor.detach().cpu().numpy() for name, tensor in named.items()}
+        return {name: tensor.detach().cpu().numpy().copy() for name, tensor in named.items()}
 
     def restore(self, snapshot: Mapping[str, np.ndarray]) -> None:
         """Go on from a snapshot of the same experiment."""

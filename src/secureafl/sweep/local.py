@@ -85,12 +85,14 @@ def _work(
     standing, state, message = Standing(), "failed", ""
     try:
         recording = open_run(from_mapping(experiment), path, checkpoint_seconds)
-        told = 0.0
+        told, parent = 0.0, os.getppid()
         for event in until_stopped(recording):
             standing = standing.after(event)
             if time.monotonic() - told >= _REPORT_SECONDS:
                 news.put(Update(cell, standing, "running"))
                 told = time.monotonic()
+                if os.getppid() != parent:  # killed: nobody is left to run for
+                    os.kill(os.getpid(), signal.SIGTERM)
         state = "finished" if recording.simulation.finished else "stopped"
     except SecureAflError as error:
         message = str(error)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 from secureafl.core.events import ArrivalEvent, Event
@@ -15,7 +13,7 @@ class Standing(NamedTuple):
     round: int = 0
     accepted: int = 0
     rejected: int = 0
-    metrics: Mapping[str, float | None] = MappingProxyType({})  # of the last evaluation
+    metrics: dict[str, float | None] | None = None  # of the last evaluation
 
     def after(self, event: Event) -> Standing:
         """The standing with one more event counted in."""
