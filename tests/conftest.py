@@ -5,7 +5,9 @@
 
 import os
 
+import pytest
 import torch
+from command import Cli
 from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)  # two test processes share few cores
@@ -23,3 +25,8 @@ settings.register_profile(
     suppress_health_check=_SLOW,
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
+
+
+@pytest.fixture
+def cli(tmp_path):
+    return Cli(tmp_path)

@@ -23,7 +23,8 @@ from secureafl.core.protocols import (
 )
 from secureafl.defenses import DEFENSES, SecureAfl
 from secureafl.estimators import ESTIMATORS
-from secureafl.tasks import PARTITIONS, TASKS, FashionMnist, LabelGroups
+from secureafl.partitions import PARTITIONS, LabelGroups
+from secureafl.tasks import TASKS, FashionMnist
 from secureafl.toml import read_toml, write_toml
 
 TABLES: dict[type, settings.Table] = {

@@ -66,7 +66,8 @@ def test_told_to_stop_a_run_saves_a_checkpoint_and_says_how_to_go_on(cli, number
 
 @pytest.fixture
 def stopped(cli):
-    process = cli.start("run", "tiny.toml", *SETTINGS, "--checkpoint-seconds", 0.05, "--out", "out")
+    words = ("--rounds", 1500, "--attack", "gaussian", "--checkpoint-seconds", 0.05)
+    process = cli.start("run", "tiny.toml", *words, "--out", "out")
     while process.poll() is None and not (cli.folder / "out/checkpoint.safetensors").exists():
         time.sleep(0.01)
     process.kill()

@@ -35,7 +35,7 @@ def expand(folders: list[Path]) -> list[Path]:
 
 def list_table(what: str) -> None:
     """Print the table called `what`: name, title, settings."""
-    from secureafl import aggregators, arrivals, attacks, defenses, estimators, tasks
+    from secureafl import aggregators, arrivals, attacks, defenses, estimators, partitions, tasks
 
     homes: dict[str, Any] = {
         "defenses": defenses.DEFENSES,
@@ -43,7 +43,7 @@ def list_table(what: str) -> None:
         "aggregators": aggregators.AGGREGATORS,
         "estimators": estimators.ESTIMATORS,
         "tasks": tasks.TASKS,
-        "partitions": tasks.PARTITIONS,
+        "partitions": partitions.PARTITIONS,
         "arrivals": arrivals.ARRIVALS,
     }
     table = Table("name", "what it is", "settings", title=what, show_lines=True)

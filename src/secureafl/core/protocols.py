@@ -126,7 +126,7 @@ class Partition(Protocol):
     def deal(
         self, labels: Int[np.ndarray, " samples"], num_clients: int, rng: np.random.Generator
     ) -> Any:
-        """Rows of each client and the group it belongs to (`tasks.partition.Shards`)."""
+        """Rows of each client and the group it belongs to (`partitions.shards.Shards`)."""
         ...
 
 

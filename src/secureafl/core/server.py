@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from secureafl.core.protocols import Defense
 
-# No update or step of use is longer. The bound keeps every later sum and difference of updates, and
-# the weights after any number of rounds, far inside float32; products are guarded where they are made.
+# No update or step of use is longer. The bound keeps sums and differences of updates, and the
+# weights after any number of rounds, inside float32; products are guarded where they are made.
 LARGEST_NORM = 1e20
 
 

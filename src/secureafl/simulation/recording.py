@@ -122,9 +122,14 @@ def open_run(experiment: Experiment, path: Path, checkpoint_seconds: float) -> R
     """Go on with the run in `path` if it is this experiment's; begin it if there is none."""
     if not (path / EXPERIMENT).is_file():
         return start_run(experiment, path, checkpoint_seconds)
+    require_same(experiment, path)
+    return resume_run(path, checkpoint_seconds)
+
+
+def require_same(experiment: Experiment, path: Path) -> None:
+    """Raise unless the run in `path` is of this experiment."""
     if read_experiment(path / EXPERIMENT) != experiment:
         raise RunError(f"{path}: holds a run with other settings; choose another --out")
-    return resume_run(path, checkpoint_seconds)
 
 
 def resume_run(path: Path, checkpoint_seconds: float) -> Recording:

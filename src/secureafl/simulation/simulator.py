@@ -27,7 +27,7 @@ from secureafl.simulation.clients import Clients, on_device
 
 if TYPE_CHECKING:
     from secureafl.experiment import Experiment
-    from secureafl.tasks.partition import Shards
+    from secureafl.partitions.shards import Shards
 
 
 def simulate(experiment: Experiment) -> Iterator[Event]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from secureafl.core.errors import SecureAflError
 from secureafl.experiment import Experiment, from_mapping, to_mapping
 from secureafl.results import RESULT
-from secureafl.simulation.recording import Recording, open_run
+from secureafl.simulation.recording import Recording, open_run, require_same
 from secureafl.sweep.tally import Standing
 
 _REPORT_SECONDS = 0.5
@@ -46,7 +46,7 @@ def run_cells(
             while waiting and len(running) < workers:
                 cell = waiting.pop(0)
                 if (out / cell / RESULT).is_file():
-                    yield Update(cell, Standing(round=cells[cell].rounds), "finished")
+                    yield _finished_before(cell, cells[cell], out / cell)
                     continue
                 task = (cell, to_mapping(cells[cell]), out / cell, checkpoint_seconds, news)
                 running[cell] = spawn.Process(target=_work, args=task, daemon=True)
@@ -54,6 +54,14 @@ def run_cells(
             yield from _next_news(news, running)
     finally:
         _stop(running)
+
+
+def _finished_before(cell: str, experiment: Experiment, path: Path) -> Update:
+    try:
+        require_same(experiment, path)
+    except SecureAflError as error:
+        return Update(cell, Standing(), "failed", str(error))
+    return Update(cell, Standing(round=experiment.rounds), "finished")
 
 
 def _next_news(news: Any, running: dict[str, Any]) -> Iterator[Update]:

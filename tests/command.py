@@ -5,9 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parent
 
 TINY = """
 rounds = 40
@@ -29,6 +27,7 @@ class Cli:
     """Starts `secureafl` in a folder of its own."""
 
     def __init__(self, folder: Path) -> None:
+        (folder / "tiny.toml").write_text(TINY)
         self.folder = folder
         self.environment = {**os.environ, "PYTHONPATH": str(TESTS), "COLUMNS": "200"}
 
@@ -58,9 +57,3 @@ class Cli:
         assert len(lines) == 1, done.stderr
         assert lines[0].startswith("error: ")
         return lines[0]
-
-
-@pytest.fixture
-def cli(tmp_path):
-    (tmp_path / "tiny.toml").write_text(TINY)
-    return Cli(tmp_path)

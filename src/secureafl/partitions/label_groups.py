@@ -1,36 +1,26 @@
-"""How training samples are dealt out to clients."""
+"""The paper's label skew: groups of clients that hold mostly one label.
+
+Clients are split at random into as many groups as there are classes. A sample of label q goes to
+group q with probability `degree`, to each other group with the same share of the rest, and there
+to any client. With fewer clients than classes, groups hold several labels.
+
+Fang, Cao, Jia, Gong, "Local model poisoning attacks to Byzantine-robust federated learning",
+USENIX Security 2020.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from secureafl.core.errors import ConfigError, require
-
-if TYPE_CHECKING:
-    from jaxtyping import Int
-
-
-class Shards(NamedTuple):
-    """Who holds what."""
-
-    rows: list[Int[np.ndarray, " samples"]]  # of each client
-    group: Int[np.ndarray, " n"]  # label group of each client
+from secureafl.partitions.shards import Shards
 
 
 @dataclass(frozen=True)
 class LabelGroups:
-    """The paper's label skew.
-
-    Clients are split at random into as many groups as there are classes. A sample of label q goes
-    to group q with probability `degree`, to each other group with the same share of the rest, and
-    there to any client. With fewer clients than classes, groups hold several labels.
-
-    Fang, Cao, Jia, Gong, "Local model poisoning attacks to Byzantine-robust federated learning",
-    USENIX Security 2020.
-    """
+    """Label groups, mixed."""
 
     degree: float = 0.5  # x; 1 / classes is IID, 1 gives every group its own labels only
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secureafl.core.errors import ConfigError
-from secureafl.tasks.partition import LabelGroups
+from secureafl.partitions.label_groups import LabelGroups
 
 
 def deal(degree, labels, clients, seed=0):
