@@ -55,6 +55,7 @@ class RunFolder:
             self._events = (path / EVENTS).open("ab")
             fcntl.flock(self._events, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            self._events.close()
             raise RunError(f"{path}: another process is writing this run") from None
         except OSError as error:
             raise _unwritable(path, error) from error
@@ -70,7 +71,7 @@ class RunFolder:
             (fresh / PROVENANCE).write_text(_json(provenance, indent=1), encoding="utf-8")
             (fresh / EVENTS).touch()
             fresh.rename(path)  # so that a half-made folder is never taken for a run
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             shutil.rmtree(fresh, ignore_errors=True)
             raise _unwritable(path, error) from error
         return cls(path)
@@ -266,8 +267,9 @@ def _checksum(tensors: Mapping[str, np.ndarray]) -> int:
     return checksum
 
 
-def _unwritable(path: Path, error: OSError) -> SecureAflError:
-    return RunError(f"{path}: cannot be written ({error.strerror}); choose another --out")
+def _unwritable(path: Path, error: OSError | UnicodeError) -> SecureAflError:
+    why = error.strerror if isinstance(error, OSError) else error
+    return RunError(f"{path}: cannot be written ({why}); choose another --out")
 
 
 @contextlib.contextmanager

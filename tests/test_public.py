@@ -1,0 +1,70 @@
+"""What users see is what the docs say."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import secureafl
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_exported_names_exist_and_unknown_ones_are_refused():
+    for name in secureafl.__all__:
+        assert getattr(secureafl, name).__name__ == name
+    with pytest.raises(AttributeError, match="has no attribute 'Defence'"):
+        secureafl.Defence  # noqa: B018
+
+
+def test_importing_the_package_does_not_import_torch():
+    code = "import secureafl, sys; assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_example_defence_loads_from_outside_the_package(cli):
+    environment = {**cli.environment, "PYTHONPATH": ""}
+    words = ["run", "--defense", "my_defense:NormBound", "--set", "defense.factor=3"]
+    words += ["--attack", "gaussian", "--rounds", "30", "--clients", "5", "--json"]
+    words += ["--data-dir", "embedded", "--out", str(cli.folder / "out"), "--quiet"]
+    done = subprocess.run(
+        [sys.executable, "-m", "secureafl", *words],
+        cwd=ROOT / "examples",
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    result = (cli.folder / "out" / "result.json").read_text()
+    assert '"defense": "my_defense"' in result
+    assert '"norm"' in result, "the loud attack must have been refused"
+
+
+def test_example_defence_is_as_short_as_promised():
+    code = (ROOT / "examples" / "my_defense.py").read_text()
+    body = code[code.index("@dataclass") :]
+    assert len(body.splitlines()) <= 40
+
+
+def test_page_of_the_first_run_comes_from_its_results():
+    script, results = ROOT / "scripts/first_run_page.py", ROOT / "docs/results/first-run"
+    made = subprocess.run([sys.executable, script, results], capture_output=True, check=True)
+    assert made.stdout == (ROOT / "docs/results/first-run.md").read_bytes()
+
+
+def test_links_of_the_docs_lead_somewhere():
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            if not target.startswith("http"):
+                assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("experiments/**/*.toml")), ids=os.path.basename)
+def test_experiment_files_are_valid(path):
+    from secureafl import read_experiment
+
+    assert read_experiment(path).rounds > 0

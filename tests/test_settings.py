@@ -1,0 +1,113 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from secureafl.core.errors import ConfigError
+from secureafl.defenses import SecureAfl
+from secureafl.experiment import (
+    Evaluation,
+    Experiment,
+    from_mapping,
+    read_experiment,
+    to_mapping,
+    with_settings,
+    write_experiment,
+)
+from secureafl.toml import parse_value, read_toml, write_toml
+
+
+def test_empty_file_is_the_papers_setting():
+    assert from_mapping({}) == Experiment()
+    assert Experiment().num_malicious == 0, "nobody is malicious without an attack"
+    assert from_mapping({"attack": "gaussian"}).num_malicious == 10
+
+
+def test_experiment_survives_toml(tmp_path):
+    values = {
+        "malicious": 3,
+        "attack": {"kind": "scaling", "factor": 2},
+        "defense": {
+            "window": 100,
+            "estimator": {"kind": "lbfgs", "max_correction": math.inf},
+            "aggregator": "trimmed_mean",
+        },
+        "arrivals": "event_driven",
+    }
+    experiment = from_mapping(values)
+    (tmp_path / "e.toml").write_text(write_experiment(experiment))
+    assert read_experiment(tmp_path / "e.toml") == experiment
+    assert experiment.num_malicious == 3
+
+
+_keys = st.text("abcdefghij_", min_size=1, max_size=8)
+_plain = st.one_of(
+    st.booleans(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
+)
+_values = st.one_of(
+    _plain, st.lists(_plain, max_size=3), st.dictionaries(_keys, _plain, max_size=3)
+)
+
+
+@given(st.dictionaries(_keys, st.one_of(_values, st.dictionaries(_keys, _values, max_size=4))))
+def test_whatever_is_written_as_toml_is_read_back(tmp_path_factory, values):
+    path = tmp_path_factory.mktemp("toml") / "x.toml"
+    path.write_text(write_toml(values), encoding="utf-8")
+    assert read_toml(path) == values
+
+
+def test_settings_without_a_kind_are_the_defaults():
+    experiment = from_mapping({"defense": {"alpha": 0.5, "estimator": {"buffer_size": 2}}})
+    assert isinstance(experiment.defense, SecureAfl)
+    assert experiment.defense.alpha == 0.5
+    assert experiment.defense.estimator.buffer_size == 2
+
+
+def test_naming_another_kind_drops_the_old_ones_settings():
+    values = {"attack": {"kind": "gaussian", "std": 3.0}}
+    assert with_settings(values, {"attack": "sign_flip"}) == {"attack": "sign_flip"}
+    assert values == {"attack": {"kind": "gaussian", "std": 3.0}}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("0.7", 0.7), ("3", 3), ("true", True), ("median", "median"), ('"3"', "3"), ("[1]", [1])],
+)
+def test_values_on_the_command_line_have_the_type_they_look_like(text, value):
+    assert parse_value(text) == value
+    assert type(parse_value(text)) is type(value)
+
+
+def test_whole_numbers_pass_for_numbers_but_not_the_other_way_round():
+    assert type(from_mapping({"training": {"learning_rate": 1}}).training.learning_rate) is float
+    with pytest.raises(ConfigError, match="give a whole number"):
+        from_mapping({"rounds": 3.0})
+
+
+def test_late_evaluations_lie_in_the_last_tenth():
+    assert Evaluation().late_rounds(20_000) == [18_400, 18_800, 19_200, 19_600, 20_000]
+    assert Evaluation(every=7, late=3).rounds(10) == {0, 7, 9, 10}
+
+
+@given(st.integers(1, 10**6), st.integers(1, 50), st.integers(1, 10**5))
+def test_the_last_round_is_always_evaluated(total, late, every):
+    rounds = Evaluation(every, late).rounds(total)
+    assert total in rounds
+    assert min(rounds) >= 0
+    assert max(rounds) == total
+
+
+@given(st.recursive(_plain, lambda inner: st.dictionaries(st.text(max_size=5), inner, max_size=3)))
+def test_any_content_is_an_experiment_or_a_clear_refusal(content):
+    for part in ("defense", "attack", "task", "training", "rounds", "arrivals", "partition"):
+        try:
+            experiment = from_mapping({part: content})
+        except ConfigError as error:
+            assert "\n" not in str(error)
+            assert str(error).startswith(("unknown ", part))
+        else:
+            assert from_mapping(to_mapping(experiment)) == experiment
