@@ -88,12 +88,18 @@ def test_whole_numbers_pass_for_numbers_but_not_the_other_way_round():
         from_mapping({"rounds": 3.0})
 
 
+def test_short_runs_are_evaluated_as_often_as_long_ones():
+    assert {0, 30, 60, 270} < Evaluation().rounds(300)
+    assert {0, 500, 1000, 19_500} < Evaluation().rounds(20_000)
+    assert Evaluation().rounds(1) == {0, 1}
+
+
 def test_late_evaluations_lie_in_the_last_tenth():
     assert Evaluation().late_rounds(20_000) == [18_400, 18_800, 19_200, 19_600, 20_000]
     assert Evaluation(every=7, late=3).rounds(10) == {0, 7, 9, 10}
 
 
-@given(st.integers(1, 10**6), st.integers(1, 50), st.integers(1, 10**5))
+@given(st.integers(1, 10**6), st.integers(1, 50), st.integers(0, 10**5))
 def test_the_last_round_is_always_evaluated(total, late, every):
     rounds = Evaluation(every, late).rounds(total)
     assert total in rounds

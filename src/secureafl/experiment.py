@@ -58,16 +58,16 @@ class Training:
 class Evaluation:
     """When the global model is measured."""
 
-    every: int = 500  # rounds
+    every: int = 0  # rounds; 0: ten times in all, but at least every 500 rounds
     late: int = 5  # evaluations spread over the last 10 % of rounds; results average these
 
     def __post_init__(self) -> None:
-        require(self.every >= 1, "every", self.every, "give 1 round or more")
+        require(self.every >= 0, "every", self.every, "give 0 (automatic) or a number of rounds")
         require(self.late >= 1, "late", self.late, "give 1 evaluation or more")
 
     def rounds(self, total: int) -> frozenset[int]:
         """Rounds after which to measure; 0 is before the first."""
-        regular = range(0, total, self.every)
+        regular = range(0, total, self.every or min(500, max(1, total // 10)))
         return frozenset([*regular, *self.late_rounds(total)])
 
     def late_rounds(self, total: int) -> list[int]:
