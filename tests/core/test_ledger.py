@@ -113,3 +113,28 @@ def test_direction_without_bounds_never_moves_the_model(value):
     decision, state = server.receive(state, Upload(0, 0, torch.ones(3)))
     assert not decision.ready
     assert torch.equal(state.weights, torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("client", "version", "reason"),
+    [
+        (5, 0, "unknown_client"),
+        (-1, 0, "unknown_client"),
+        (None, 0, "unknown_client"),
+        ("0", 0, "unknown_client"),
+        (0, 7, "unknown_version"),
+        (0, None, "unknown_version"),
+        (0, [0], "unknown_version"),
+        (0, "0", "unknown_version"),
+    ],
+)
+def test_stranger_uses_up_nobodys_answer(client, version, reason):
+    server = Server(AsyncSgd(), num_clients=2, learning_rate=1.0)
+    state = server.start(torch.ones(3))
+    state.ledger.lend(0, state.weights)
+    decision, state = server.receive(state, Upload(client, version, torch.ones(3)))
+    assert not decision.accepted
+    assert decision.reason == reason
+    decision, state = server.receive(state, Upload(1, 0, torch.ones(3)))
+    assert decision.accepted, "the honest client's answer is still expected"
+    assert torch.equal(state.weights, torch.zeros(3))

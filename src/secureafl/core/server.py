@@ -87,9 +87,8 @@ class Server(NamedTuple):
             return "wrong_type"
         if update.shape != weights.shape:
             return "wrong_shape"
-        length = float(
-            norm(update.detach())
-        )  # NaN and Inf in any coordinate show up here: one pass
+        # NaN and infinity in any coordinate show up in the norm: one pass for all checks.
+        length = float(norm(update.detach()))
         if not length < torch.inf:
             return "not_finite"
         return "too_large" if length > LARGEST_NORM else ""
