@@ -12,6 +12,9 @@ class Mean:
     def init(self, num_clients, weights):
         return ()
 
+    def window(self, count):
+        return torch.zeros_like(count), count - 1
+
     def aggregate(self, state, values, present):
         total = torch.where(present[:, None], values / present.sum(), 0).sum(dim=0)
         return total, state

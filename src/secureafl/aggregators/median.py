@@ -19,6 +19,8 @@ class Median:
     def init(self, num_clients, weights):
         return ()
 
+    def window(self, count):
+        return (count - 1) // 2, count // 2
+
     def aggregate(self, state, values, present):
-        count = present.sum()
-        return order_mean(values, present, (count - 1) // 2, count // 2), state
+        return order_mean(values, present, *self.window(present.sum())), state

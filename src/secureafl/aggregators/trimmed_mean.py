@@ -26,10 +26,12 @@ class TrimmedMean:
     def init(self, num_clients, weights):
         return ()
 
-    def aggregate(self, state, values, present):
-        count = present.sum()
+    def window(self, count):
         # Whole clients are dropped: the ceiling, or a tenth of one attacker would stay in.
         # The small subtraction undoes 0.2 * 5 = 1.0000000000000002.
         dropped = torch.ceil(count.double() * self.share - 1e-9).long()
         dropped = torch.minimum(dropped, (count - 1) // 2)
-        return order_mean(values, present, dropped, count - 1 - dropped), state
+        return dropped, count - 1 - dropped
+
+    def aggregate(self, state, values, present):
+        return order_mean(values, present, *self.window(present.sum())), state

@@ -15,8 +15,16 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from secureafl.core.types import Arrival, AttackerView, Data, Decision, Scene, ServerView
-    from secureafl.core.uploads import Uploads
+    from secureafl.core.types import (
+        Arrival,
+        AttackerView,
+        Data,
+        Decision,
+        Inner,
+        Mine,
+        Scene,
+        ServerView,
+    )
 
 
 @runtime_checkable
@@ -48,23 +56,40 @@ class Aggregator(Protocol):
 
 
 @runtime_checkable
+class OrderRule(Aggregator, Protocol):
+    """An aggregator that averages a range of order statistics in every coordinate."""
+
+    def window(self, count: Int[Tensor, ""]) -> tuple[Int[Tensor, ""], Int[Tensor, ""]]:
+        """First and last order statistic (from 0) that count, of `count` clients."""
+        ...
+
+
+@runtime_checkable
 class Estimator(Protocol):
-    """Guesses what each client would send on the current model."""
+    """Guesses what each client would send on the current model.
+
+    A guess is a combination of vectors remembered of that client: its last upload, the drift of the
+    model since then, and more. The estimator decides what more is remembered and, from inner
+    products alone, what share each vector has.
+    """
+
+    @property
+    def slots(self) -> int:
+        """Vectors wanted per client, beside its last upload and the model under that."""
+        ...
 
     def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> Any:
-        """Memory before the first upload."""
+        """Notes before the first upload."""
         ...
 
     def remember(
-        self, memory: Any, before: Uploads, arrival: Arrival, keep: Bool[Tensor, ""]
-    ) -> Any:
-        """Take in one real upload (if `keep`); `before` does not hold it yet."""
+        self, notes: Any, mine: Mine, arrival: Arrival, keep: Bool[Tensor, ""]
+    ) -> tuple[Float[Tensor, "slots d"], Any]:
+        """The client's own vectors after one more real upload, and the notes (if `keep`)."""
         ...
 
-    def estimate(
-        self, memory: Any, uploads: Uploads, weights: Float[Tensor, " d"]
-    ) -> Float[Tensor, "n d"]:
-        """One row per client; rows of clients never heard of are ignored. Freshly allocated."""
+    def shares(self, notes: Any, inner: Inner) -> Float[Tensor, "n parts"]:
+        """Of the last upload, of the drift from its base, and of the `slots` more vectors."""
         ...
 
 

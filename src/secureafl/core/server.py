@@ -68,7 +68,7 @@ class Server(NamedTuple):
             upload.update.detach(),
             base,
         )
-        view = ServerView(state.round, state.weights)
+        view = ServerView(state.round, state.weights, self.learning_rate)
         decision, kept = self.defense.step(state.defense, arrival, view)
         moved = state.weights - self.learning_rate * decision.direction
         ready = decision.ready & (norm(decision.direction) <= LARGEST_NORM)

@@ -35,6 +35,24 @@ class ServerView(NamedTuple):
 
     round: int  # t, arrivals so far; the same for all replicas, so it may steer Python code
     weights: Float[Tensor, " d"]  # w^t
+    learning_rate: float  # eta
+
+
+class Mine(NamedTuple):
+    """What is remembered of one client, as an estimator sees it."""
+
+    known: Bool[Tensor, ""]  # whether it uploaded before; if not, the rest is zero
+    gradient: Float[Tensor, " d"]  # its last upload
+    base: Float[Tensor, " d"]  # the model under that
+    vectors: Float[Tensor, "slots d"]  # the estimator's own
+
+
+class Inner(NamedTuple):
+    """Inner products of what is remembered (last upload, base, more), float64; a row per client."""
+
+    vectors: Float[Tensor, "n parts parts"]  # of a client's vectors with each other
+    model: Float[Tensor, "n parts"]  # of a client's vectors with the model
+    squared: Float[Tensor, ""]  # of the model with itself
 
 
 class Scene(NamedTuple):

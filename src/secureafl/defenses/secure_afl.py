@@ -18,12 +18,16 @@ import torch
 
 from secureafl.aggregators.median import Median
 from secureafl.core.errors import require
-from secureafl.core.protocols import Aggregator, Estimator
+from secureafl.core.protocols import Aggregator, Estimator, OrderRule
 from secureafl.core.quantile import History, no_history, observe, quantile
-from secureafl.core.types import Arrival, Decision
+from secureafl.core.server import LARGEST_NORM
+from secureafl.core.types import Arrival, Decision, Inner, Mine, ServerView
 from secureafl.core.uploads import Uploads, no_uploads, with_upload
 from secureafl.core.vectors import norm, row, set_row
 from secureafl.estimators.lbfgs import Lbfgs
+from secureafl.kernels.aggregate import combined_order_mean
+from secureafl.kernels.memory import Memory, after_step, no_memory, recall, remember
+from secureafl.kernels.tiles import BASE, GRADIENT, combine, products
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -33,10 +37,10 @@ if TYPE_CHECKING:
 class State(NamedTuple):
     """What survives an arrival."""
 
-    reference: Uploads  # what the next Lipschitz factor is measured against
-    accepted: Uploads | tuple[()]  # what estimates start from; () where it is the reference
+    memory: Memory  # what estimates are made of
+    reference: Uploads | tuple[()]  # last uploads, where the memory does not hold them all
     factors: History  # Q
-    memory: Any  # the estimator's
+    notes: Any  # the estimator's
     rule: Any  # the aggregator's
 
 
@@ -63,7 +67,7 @@ class SecureAfl:
 
     def init(self, num_clients, weights):
         return State(
-            no_uploads(num_clients, weights),
+            no_memory(num_clients, 2 + self.estimator.slots, weights),
             no_uploads(num_clients, weights) if self.rejected == "reference" else (),
             no_history(self.window, weights.device),
             self.estimator.init(num_clients, weights),
@@ -71,40 +75,69 @@ class SecureAfl:
         )
 
     def step(self, state, arrival, server):
-        met = row(state.reference.known, arrival.client)
-        arrival = arrival._replace(gradient=_first_clipped(arrival, met, self.clip_norm))
-        factor, comparable = _lipschitz_factor(state.reference, arrival, met)
+        mine = _recall(state.memory, arrival)
+        last = _last_upload(state.reference, arrival) if state.reference else mine
+        arrival = arrival._replace(gradient=_first_clipped(arrival, last.known, self.clip_norm))
+        factor, comparable = _lipschitz_factor(last, arrival)
         factors = observe(state.factors, factor, comparable, calls=server.round)
         threshold = quantile(factors, self.alpha)
         accepted = ~comparable | (factor <= threshold) | (not self.filter)
-        direction, ready, rule = self._direction(state, arrival, accepted, server.weights)
-        state = self._remembered(state._replace(factors=factors, rule=rule), arrival, accepted)
+        state = self._remembered(state._replace(factors=factors), mine, arrival, accepted, server)
+        direction, ready, state = self._direction(state, arrival, accepted, server)
         scores = {"lipschitz": torch.where(comparable, factor, torch.nan), "threshold": threshold}
         return Decision(accepted, ready, direction, scores, "lipschitz"), state
 
-    def _direction(self, state: State, arrival: Arrival, accepted: Tensor, weights: Tensor):
+    def _remembered(
+        self, state: State, mine: Mine, arrival: Arrival, accepted: Tensor, server: ServerView
+    ) -> State:
+        keep = accepted | (self.rejected == "keep")
+        vectors, notes = self.estimator.remember(state.notes, mine, arrival, keep)
+        rows = torch.cat([arrival.gradient[None], arrival.base[None], vectors])
+        memory = remember(state.memory, arrival.client, rows, server.weights, keep)
+        always = torch.ones_like(accepted)
+        reference = state.reference and with_upload(state.reference, arrival, always)
+        return state._replace(memory=memory, reference=reference, notes=notes)
+
+    def _direction(self, state: State, arrival: Arrival, accepted: Tensor, server: ServerView):
         """The aggregate over the accepted upload and the estimates of all others."""
         if not self.estimate:
-            return arrival.gradient, accepted, state.rule
-        uploads = state.accepted or state.reference
-        values = self.estimator.estimate(state.memory, uploads, weights)
-        counts = accepted & self.use_received
+            return arrival.gradient, accepted, state
+        memory, weights = state.memory, server.weights
+        counts, always = accepted & self.use_received, torch.ones_like(accepted)
         # A client has one voice: its upload if that counts, else nothing this round.
-        set_row(values, arrival.client, arrival.gradient, counts)
-        present = uploads.known.clone()
-        set_row(present, arrival.client, counts, torch.ones_like(counts))
-        direction, rule = self.aggregator.aggregate(state.rule, values, present)
-        ready = present.any()
-        return torch.where(ready, direction, 0), ready, rule
+        present = memory.known.clone()
+        set_row(present, arrival.client, counts, always)
+        inner = Inner(memory.gram, memory.along, weights.double() @ weights.double())
+        shares = self.estimator.shares(state.notes, inner)
+        upload = torch.zeros_like(shares[0])
+        upload[GRADIENT] = 1
+        set_row(shares, arrival.client, upload, always)
+        direction, along, rule = self._aggregate(state, shares.to(weights.dtype), weights, present)
+        # The server would not take a longer step, and then the inner products would be wrong.
+        ready = present.any() & (norm(direction) <= LARGEST_NORM)
+        memory = after_step(memory, -server.learning_rate * along, ready)
+        return torch.where(ready, direction, 0), ready, state._replace(memory=memory, rule=rule)
 
-    def _remembered(self, state: State, arrival: Arrival, accepted: Tensor) -> State:
-        as_reference = accepted | (self.rejected != "forget")
-        as_estimate = accepted | (self.rejected == "keep")
-        uploads = state.accepted or state.reference
-        memory = self.estimator.remember(state.memory, uploads, arrival, as_estimate)
-        kept = state.accepted and with_upload(state.accepted, arrival, as_estimate)
-        reference = with_upload(state.reference, arrival, as_reference)
-        return state._replace(reference=reference, accepted=kept, memory=memory)
+    def _aggregate(self, state: State, shares: Tensor, weights: Tensor, present: Tensor):
+        """The step, its inner products with every remembered vector, and the rule's state."""
+        vectors, rule = state.memory.vectors, self.aggregator
+        if isinstance(rule, OrderRule):
+            window = rule.window(present.sum())
+            return *combined_order_mean(vectors, shares, weights, present, *window), state.rule
+        values = combine(vectors, shares, weights)
+        direction, after = rule.aggregate(state.rule, values, present)
+        return direction, products(vectors, direction), after
+
+
+def _recall(memory: Memory, arrival: Arrival) -> Mine:
+    rows = recall(memory, arrival.client, arrival.gradient.numel())
+    return Mine(row(memory.known, arrival.client), rows[GRADIENT], rows[BASE], rows[2:])
+
+
+def _last_upload(reference: Uploads, arrival: Arrival) -> Mine:
+    known, client = row(reference.known, arrival.client), arrival.client
+    gradient, base = row(reference.gradient, client), row(reference.base, client)
+    return Mine(known, gradient, base, gradient[:0])
 
 
 def _first_clipped(arrival: Arrival, met: Bool[Tensor, ""], radius: float) -> Float[Tensor, " d"]:
@@ -114,9 +147,9 @@ def _first_clipped(arrival: Arrival, met: Bool[Tensor, ""], radius: float) -> Fl
     return arrival.gradient * scale.to(arrival.gradient.dtype)
 
 
-def _lipschitz_factor(reference: Uploads, arrival: Arrival, met: Tensor) -> tuple[Tensor, Tensor]:
+def _lipschitz_factor(last: Mine, arrival: Arrival) -> tuple[Tensor, Tensor]:
     """The factor ||g - g_last|| / ||w_base - w_base_last||, and whether it is defined."""
-    change = norm(arrival.gradient - row(reference.gradient, arrival.client))
-    step = norm(arrival.base - row(reference.base, arrival.client))
-    comparable = met & (step > 0)
+    change = norm(arrival.gradient - last.gradient)
+    step = norm(arrival.base - last.base)
+    comparable = last.known & (step > 0)
     return torch.where(comparable, change / step, 0), comparable

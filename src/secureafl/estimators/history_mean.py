@@ -15,15 +15,14 @@ from secureafl.core.errors import require
 from secureafl.core.vectors import row, set_row
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Int
     from torch import Tensor
 
 
-class Recent(NamedTuple):
-    """The last uploads of each client, in a ring."""
+class Notes(NamedTuple):
+    """How many uploads of each client were remembered."""
 
-    gradients: Float[Tensor, "n length d"]
-    count: Int[Tensor, " n"]  # uploads ever remembered
+    count: Int[Tensor, " n"]
 
 
 @dataclass(frozen=True)
@@ -35,19 +34,22 @@ class HistoryMean:
     def __post_init__(self) -> None:
         require(self.length >= 1, "length", self.length, "give 1 or more uploads")
 
+    @property
+    def slots(self) -> int:
+        return self.length - 1  # the last upload is remembered anyway
+
     def init(self, num_clients, weights):
-        gradients = weights.new_zeros(num_clients, self.length, weights.numel())
-        count = torch.zeros(num_clients, dtype=torch.int64, device=weights.device)
-        return Recent(gradients, count)
+        return Notes(torch.zeros(num_clients, dtype=torch.int64, device=weights.device))
 
-    def remember(self, memory, before, arrival, keep):
-        count = row(memory.count, arrival.client)
-        slots = memory.gradients.flatten(0, 1)  # a view: rows client * length + slot
-        slot = arrival.client * self.length + count % self.length
-        set_row(slots, slot, arrival.gradient, keep)
-        set_row(memory.count, arrival.client, count + 1, keep)
-        return memory
+    def remember(self, notes, mine, arrival, keep):
+        earlier = torch.cat([mine.gradient[None], mine.vectors])[: self.slots]
+        count = row(notes.count, arrival.client)
+        set_row(notes.count, arrival.client, count + 1, keep)
+        return earlier, notes
 
-    def estimate(self, memory, uploads, weights):
-        filled = memory.count.clamp(min=1, max=self.length)
-        return memory.gradients.sum(dim=1) / filled[:, None]
+    def shares(self, notes, inner):
+        filled = notes.count.clamp(min=1, max=self.length)[:, None]
+        place = torch.arange(self.length, device=filled.device)
+        share = torch.where(place < filled, 1 / filled.double(), 0)
+        drift = torch.zeros_like(share[:, :1])
+        return torch.cat([share[:, :1], drift, share[:, 1:]], dim=1)

@@ -2,16 +2,24 @@
 
 from dataclasses import dataclass
 
+import torch
+
 
 @dataclass(frozen=True)
 class LastUpdate:
     """The last upload as it is."""
 
+    @property
+    def slots(self) -> int:
+        return 0
+
     def init(self, num_clients, weights):
         return ()
 
-    def remember(self, memory, before, arrival, keep):
-        return memory
+    def remember(self, notes, mine, arrival, keep):
+        return mine.vectors, notes
 
-    def estimate(self, memory, uploads, weights):
-        return uploads.gradient.clone()
+    def shares(self, notes, inner):
+        shares = torch.zeros_like(inner.model)
+        shares[:, 0] = 1
+        return shares

@@ -21,21 +21,19 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from secureafl.core.errors import require
-from secureafl.core.vectors import norm, row, set_row
-from secureafl.kernels.bfgs import bfgs_product
+from secureafl.core.vectors import row, set_row
+from secureafl.kernels.bfgs import Products, bfgs_product
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Int
     from torch import Tensor
 
+    from secureafl.core.types import Inner
 
-class Pairs(NamedTuple):
-    """Each client's last pairs, oldest first; the last `count` places are filled."""
 
-    steps: Float[Tensor, "n m d"]  # s
-    changes: Float[Tensor, "n m d"]  # y
-    step_gram: Float[Tensor, "n m m"]  # S'S, float64, so that no round recomputes it
-    cross_gram: Float[Tensor, "n m m"]  # S'Y
+class Notes(NamedTuple):
+    """How many pairs of each client are filled: the last so many, oldest first."""
+
     count: Int[Tensor, " n"]
 
 
@@ -52,41 +50,43 @@ class Lbfgs:
         cap = self.max_correction
         require(cap >= 0, "max_correction", cap, "give 0 or more (inf: no cap)")
 
-    def init(self, num_clients, weights):
-        rows = (num_clients, self.buffer_size, weights.numel())
-        gram = (num_clients, self.buffer_size, self.buffer_size)
-        return Pairs(
-            weights.new_zeros(rows),
-            weights.new_zeros(rows),
-            weights.new_zeros(gram, dtype=torch.float64),
-            weights.new_zeros(gram, dtype=torch.float64),
-            torch.zeros(num_clients, dtype=torch.int64, device=weights.device),
-        )
+    @property
+    def slots(self) -> int:
+        return 2 * self.buffer_size  # steps s, then changes y
 
-    def remember(self, memory, before, arrival, keep):
-        client = arrival.client
-        step = arrival.base - row(before.base, client)
-        change = arrival.gradient - row(before.gradient, client)
+    def init(self, num_clients, weights):
+        return Notes(torch.zeros(num_clients, dtype=torch.int64, device=weights.device))
+
+    def remember(self, notes, mine, arrival, keep):
+        step = arrival.base - mine.base
+        change = arrival.gradient - mine.gradient
         length = step.double() @ step.double()
         curved = change.double() @ step.double() > self.min_curvature * length
-        keep = keep & row(before.known, client) & (length > 0) & curved
-        steps = _appended(row(memory.steps, client), step)
-        changes = _appended(row(memory.changes, client), change)
-        set_row(memory.steps, client, steps, keep)
-        set_row(memory.changes, client, changes, keep)
-        set_row(memory.step_gram, client, steps.double() @ steps.double().T, keep)
-        set_row(memory.cross_gram, client, steps.double() @ changes.double().T, keep)
-        count = (row(memory.count, client) + 1).clamp(max=self.buffer_size)
-        set_row(memory.count, client, count, keep)
-        return memory
+        pair = mine.known & (length > 0) & curved
+        steps, changes = mine.vectors.chunk(2)
+        appended = torch.cat([steps[1:], step[None], changes[1:], change[None]])
+        count = (row(notes.count, arrival.client) + 1).clamp(max=self.buffer_size)
+        set_row(notes.count, arrival.client, count, pair & keep)
+        return torch.where(pair, appended, mine.vectors), notes
 
-    def estimate(self, memory, uploads, weights):
-        correction = bfgs_product(*memory, vector=weights - uploads.base)
-        longest = self.max_correction * norm(uploads.gradient)
-        length = norm(correction)
-        scale = torch.where(length > longest, longest / length, 1.0)
-        return correction.mul_(scale[:, None].to(correction.dtype)).add_(uploads.gradient)
+    def shares(self, notes, inner):
+        product = bfgs_product(self._products(inner), notes.count)
+        longest = self.max_correction * inner.vectors[:, 0, 0].sqrt()
+        scale = torch.where(product.length > longest, longest / product.length, 1.0)[:, None]
+        correction = [product.of_vector[:, None], product.of_steps, product.of_changes]
+        return torch.cat([torch.ones_like(scale), scale * torch.cat(correction, dim=1)], dim=1)
 
-
-def _appended(rows: Tensor, newest: Tensor) -> Tensor:
-    return torch.cat([rows[1:], newest[None]])
+    def _products(self, inner: Inner) -> Products:
+        """Inner products of the pairs, and with v = w - base."""
+        first, last = 2 + self.buffer_size, 2 + 2 * self.buffer_size
+        gram = inner.vectors
+        along = inner.model - gram[:, 1]
+        squared = inner.squared - 2 * inner.model[:, 1] + gram[:, 1, 1]
+        return Products(
+            steps=gram[:, 2:first, 2:first],
+            cross=gram[:, 2:first, first:last],
+            changes=gram[:, first:last, first:last],
+            along_steps=along[:, 2:first],
+            along_changes=along[:, first:last],
+            squared=squared.clamp(min=0),
+        )

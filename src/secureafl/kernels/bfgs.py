@@ -7,12 +7,13 @@ curvature of the newest pair,
 
     B v = mu v - [Y, mu S] [[-D, L'], [L, mu S'S]]^-1 [Y'v; mu S'v].
 
-With the diagonal left in L, B would map the newest step to zero.
+With the diagonal left in L, B would map the newest step to zero. Everything here follows from inner
+products, all in float64; no vector is touched.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -23,52 +24,62 @@ if TYPE_CHECKING:
 _LARGEST_FACTOR = 1e10
 
 
-def bfgs_product(
-    steps: Float[Tensor, "n m d"],
-    changes: Float[Tensor, "n m d"],
-    step_gram: Float[Tensor, "n m m"],
-    cross_gram: Float[Tensor, "n m m"],
-    count: Int[Tensor, " n"],
-    vector: Float[Tensor, "n d"],
-) -> Float[Tensor, "n d"]:
-    """Row k is B_k v_k; zero where client k has no pair, or its small system no usable solution.
+class Products(NamedTuple):
+    """Inner products of each client's pairs; the last `count` of the m places are filled."""
 
-    Args:
-        steps: s, oldest first; the last `count` of the m places are filled, the others zero.
-        changes: y, likewise.
-        step_gram: S'S, float64.
-        cross_gram: S'Y, float64.
-        count: pairs of each client.
-        vector: v of each client.
-    """
-    along_changes = torch.bmm(changes, vector[:, :, None])[:, :, 0].double()  # Y'v
-    along_steps = torch.bmm(steps, vector[:, :, None])[:, :, 0].double()  # S'v
-    curvature = (cross_gram[:, -1, -1] / step_gram[:, -1, -1])[:, None]  # mu
-    system = _middle(step_gram, cross_gram, count, curvature)
-    right = torch.cat([along_changes, curvature * along_steps], dim=1)
+    steps: Float[Tensor, "n m m"]  # S'S
+    cross: Float[Tensor, "n m m"]  # S'Y
+    changes: Float[Tensor, "n m m"]  # Y'Y
+    along_steps: Float[Tensor, "n m"]  # S'v
+    along_changes: Float[Tensor, "n m"]  # Y'v
+    squared: Float[Tensor, " n"]  # v'v
+
+
+class Combination(NamedTuple):
+    """B v = of_vector * v + of_steps . S + of_changes . Y, and its length."""
+
+    of_vector: Float[Tensor, " n"]
+    of_steps: Float[Tensor, "n m"]
+    of_changes: Float[Tensor, "n m"]
+    length: Float[Tensor, " n"]
+
+
+def bfgs_product(inner: Products, count: Int[Tensor, " n"]) -> Combination:
+    """B v as a combination; zero where a client has no pair, or its system no usable solution."""
+    mu = inner.cross[:, -1, -1] / inner.steps[:, -1, -1]
+    system = _middle(inner, count, mu)
+    right = torch.cat([inner.along_changes, mu[:, None] * inner.along_steps], dim=1)
     solved = torch.linalg.solve_ex(system, right[:, :, None]).result[:, :, 0]
-    weight_changes, weight_steps = solved.chunk(2, dim=1)
-    weight_steps = curvature * weight_steps
-    # False for NaN too. What these multiply is far below 1e28 (`core.server.LARGEST_NORM`
-    # times the steps of a long run), so the float32 product stays finite.
-    factors = torch.cat([curvature, weight_changes, weight_steps], dim=1)
-    sound = (factors.abs() <= _LARGEST_FACTOR).all(dim=1, keepdim=True) & (count > 0)[:, None]
-    scale, weight_changes, weight_steps = (
-        torch.where(sound, x, 0).to(vector.dtype) for x in (curvature, weight_changes, weight_steps)
-    )
-    product = scale * vector
-    product -= torch.bmm(weight_changes[:, None], changes)[:, 0]
-    product -= torch.bmm(weight_steps[:, None], steps)[:, 0]
-    return product
+    of_changes, of_steps = (-solved).chunk(2, dim=1)
+    of_steps = mu[:, None] * of_steps
+    # False for NaN too. What these multiply is far below 1e28 (`core.server.LARGEST_NORM` times
+    # the steps of a long run), so the float32 product stays finite.
+    factors = torch.cat([mu[:, None], of_steps, of_changes], dim=1)
+    sound = (factors.abs() <= _LARGEST_FACTOR).all(dim=1) & (count > 0)
+    mu = torch.where(sound, mu, 0)
+    of_steps = torch.where(sound[:, None], of_steps, 0)
+    of_changes = torch.where(sound[:, None], of_changes, 0)
+    return Combination(mu, of_steps, of_changes, _length(inner, mu, of_steps, of_changes))
 
 
-def _middle(step_gram: Tensor, cross_gram: Tensor, count: Tensor, curvature: Tensor) -> Tensor:
+def _length(inner: Products, mu: Tensor, of_steps: Tensor, of_changes: Tensor) -> Tensor:
+    """Euclidean norm of the combination, from inner products alone."""
+    squared = mu**2 * inner.squared
+    squared = squared + torch.einsum("ni,nij,nj->n", of_steps, inner.steps, of_steps)
+    squared = squared + torch.einsum("ni,nij,nj->n", of_changes, inner.changes, of_changes)
+    squared = squared + 2 * torch.einsum("ni,nij,nj->n", of_steps, inner.cross, of_changes)
+    squared = squared + 2 * mu * (of_steps * inner.along_steps).sum(dim=1)
+    squared = squared + 2 * mu * (of_changes * inner.along_changes).sum(dim=1)
+    return squared.clamp(min=0).sqrt()
+
+
+def _middle(inner: Products, count: Tensor, mu: Tensor) -> Tensor:
     """The 2m x 2m middle matrix; rows and columns of empty places are those of the identity."""
-    size = step_gram.shape[1]
-    lower = torch.tril(cross_gram, diagonal=-1)
-    diagonal = torch.diag_embed(cross_gram.diagonal(dim1=1, dim2=2))
+    size = inner.steps.shape[1]
+    lower = torch.tril(inner.cross, diagonal=-1)
+    diagonal = torch.diag_embed(inner.cross.diagonal(dim1=1, dim2=2))
     upper_half = torch.cat([-diagonal, lower.transpose(1, 2)], dim=2)
-    lower_half = torch.cat([lower, curvature[:, :, None] * step_gram], dim=2)
+    lower_half = torch.cat([lower, mu[:, None, None] * inner.steps], dim=2)
     system = torch.cat([upper_half, lower_half], dim=1)
     place = torch.arange(size, device=count.device)
     empty = (place < size - count[:, None]).repeat(1, 2)

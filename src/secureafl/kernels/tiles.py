@@ -1,0 +1,90 @@
+"""Vectors remembered per client, laid out tile by tile.
+
+A tile holds some coordinates of *all* vectors of *all* clients next to each other, so that one pass
+over the memory reads it from front to back, and what belongs to one coordinate is near by when
+clients are compared there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+    from torch import Tensor
+
+WIDTH = 128  # coordinates per tile
+GRADIENT, BASE = 0, 1  # every client's first two vectors: its last upload, and the model under it
+
+
+def allocate(num_clients: int, slots: int, like: Tensor) -> Float[Tensor, "tiles n slots width"]:
+    """Room for `slots` vectors of the size of `like` per client, all zero."""
+    tiles = -(-like.numel() // WIDTH)
+    return like.new_zeros(tiles, num_clients, slots, WIDTH)
+
+
+def read_client(
+    vectors: Float[Tensor, "tiles n slots width"], client: Int[Tensor, ""], size: int
+) -> Float[Tensor, "slots d"]:
+    """A copy of one client's vectors."""
+    mine = vectors.index_select(1, client.view(1)).squeeze(1)
+    return mine.transpose(0, 1).reshape(vectors.shape[2], -1)[:, :size]
+
+
+def write_client(
+    vectors: Float[Tensor, "tiles n slots width"],
+    client: Int[Tensor, ""],
+    rows: Float[Tensor, "slots d"],
+    keep: Bool[Tensor, ""],
+) -> None:
+    """Put one client's vectors in place, where `keep` holds."""
+    index = client.view(1)
+    mine = as_tiles(rows, len(vectors))
+    if vectors.device.type == "cpu":  # reading a flag costs nothing here, a masked copy does
+        if keep:
+            vectors[:, int(client)] = mine
+        return
+    mine = torch.where(keep, mine[:, None], vectors.index_select(1, index))
+    vectors.index_copy_(1, index, mine)
+
+
+def combine(
+    vectors: Float[Tensor, "tiles n slots width"],
+    shares: Float[Tensor, "n slots"],
+    model: Float[Tensor, " d"],
+) -> Float[Tensor, "n d"]:
+    """Row k: client k's vectors, each times its share; for its base model, the drift from there.
+
+    The drift is formed before it is multiplied: two nearly equal products would lose its digits.
+    """
+    others = shares.clone()
+    others[:, BASE] = 0
+    rows = torch.einsum("tnsw,ns->ntw", vectors, others).flatten(1)[:, : model.numel()]
+    base = vectors[:, :, BASE].transpose(0, 1).flatten(1)[:, : model.numel()]
+    return rows + shares[:, BASE : BASE + 1] * (model - base)
+
+
+def products(
+    vectors: Float[Tensor, "tiles n slots width"], vector: Float[Tensor, " d"]
+) -> Float[Tensor, "n slots"]:
+    """Inner product of every remembered vector with one more, in float64."""
+    tiles = as_tiles(vector[None], len(vectors))[:, 0]
+    return torch.einsum("tnsw,tw->tns", vectors, tiles).sum(dim=0, dtype=torch.float64)
+
+
+def as_tiles(rows: Float[Tensor, "rows d"], tiles: int) -> Float[Tensor, "tiles rows width"]:
+    """Vectors cut into tiles, the last one filled up with zeros."""
+    missing = tiles * WIDTH - rows.shape[1]
+    padded = torch.nn.functional.pad(rows, (0, missing))
+    return padded.view(len(rows), tiles, WIDTH).transpose(0, 1)
+
+
+def inner_products(
+    rows: Float[Tensor, "rows d"], others: Float[Tensor, "others d"]
+) -> Float[Tensor, "rows others"]:
+    """All of one set with all of another: short sums in their own precision, added in float64."""
+    tiles = -(-rows.shape[1] // WIDTH)
+    pieces = torch.bmm(as_tiles(rows, tiles), as_tiles(others, tiles).transpose(1, 2))
+    return pieces.sum(dim=0, dtype=torch.float64)
