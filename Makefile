@@ -3,12 +3,13 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all lint format clean help
+.PHONY: demo test test-all lint format bench clean help
 
 help:
 	@echo "make demo      watch SecureAFL beat a poisoning attack (about 4 minutes)"
 	@echo "make test      lint and all tests (under 10 minutes on 2 cores)"
 	@echo "make test-all  the slow tests too"
+	@echo "make bench     time the server step against the memory floor"
 	@echo "make lint      ruff, pyrefly, import-linter"
 	@echo "make format    let ruff rewrite the code"
 
@@ -16,7 +17,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || { echo "needs Python 3.11 or newer: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable . --group dev
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[fast]" --group dev
 	@touch $@
 
 demo: $(VENV)/ready
@@ -33,6 +34,9 @@ lint: $(VENV)/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/pyrefly check
 	$(BIN)/lint-imports
+
+bench: $(VENV)/ready
+	$(BIN)/python benchmarks/server_step.py
 
 format: $(VENV)/ready
 	$(BIN)/ruff check --fix .

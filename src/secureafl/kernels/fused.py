@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 try:
-    from secureafl.kernels.fused_numba import one_pass
+    from secureafl.kernels import fused_numba as compiled
 except ImportError:  # Numba is optional
-    one_pass = None
+    compiled = None
 
 _WORTH_IT = 1 << 20  # numbers in the memory; below, plain torch is as fast and needs no compiling
 
@@ -27,9 +27,9 @@ def has_fused(vectors: Tensor) -> bool:
     """Whether the fused version runs here and pays."""
     if vectors.device.type != "cpu" or vectors.numel() < _WORTH_IT:
         return False
-    if one_pass is None:
+    if compiled is None:
         _say_once()
-    return one_pass is not None
+    return compiled is not None
 
 
 @functools.cache
@@ -60,7 +60,8 @@ def fused_order_mean(
     network = _network(num_clients, first + low, last + low, whole=last - first + 1 == count)
     padded = np.zeros(tiles * width, dtype=fill.dtype)
     padded[: model.numel()] = model.numpy()
-    direction, along = one_pass(  # pyrefly: ignore
+    assert compiled is not None
+    direction, along = compiled.one_pass(
         vectors.numpy(),
         np.ascontiguousarray(shares.numpy(), dtype=fill.dtype),
         padded,
@@ -71,6 +72,15 @@ def fused_order_mean(
         torch.get_num_threads(),
     )
     return torch.from_numpy(direction)[: model.numel()], torch.from_numpy(along)
+
+
+def fused_inner_products(
+    rows: Float[Tensor, "rows d"], model: Float[Tensor, " d"]
+) -> Float[Tensor, "rows more"]:
+    """See `kernels.tiles.inner_products`; sums of a tile are in the vectors' own precision."""
+    assert compiled is not None
+    zero = rows.numpy().dtype.type(0)
+    return torch.from_numpy(compiled.inner_products(rows.numpy(), model.numpy(), zero))
 
 
 def _network(num_clients: int, first: int, last: int, whole: bool) -> np.ndarray:

@@ -13,7 +13,8 @@ from secureafl.kernels.tiles import BASE, GRADIENT, WIDTH
 
 def one_pass(vectors, shares, model, fill, network, first, last, threads):
     """Direction and its inner products with every vector of `vectors`."""
-    numba.set_num_threads(min(threads, numba.get_num_threads()))
+    threads = min(threads, numba.config.NUMBA_NUM_THREADS)  # pyrefly: ignore
+    numba.set_num_threads(threads)
     number = vectors.dtype.type  # literals inside would be float64
     wanted = (first, last, number(1 / (last - first + 1)))
     return _one_pass(vectors, shares, model, fill, network, wanted, number(0), threads)
@@ -81,7 +82,30 @@ def _products(tile, direction, zero, along):
     clients, slots, _ = tile.shape
     for i in range(clients):
         for s in range(slots):
-            row, total = tile[i, s], zero
-            for j in range(WIDTH):
-                total += row[j] * direction[j]
-            along[i, s] += total
+            along[i, s] += _dot(tile[i, s], direction, zero)
+
+
+@njit(cache=True, fastmath=True)
+def inner_products(rows, model, zero):
+    """Of vectors with each other, and in the last column with the model."""
+    count, size = rows.shape
+    found = np.zeros((count, count + 1))
+    for start in range(0, size, WIDTH):
+        stop = min(start + WIDTH, size)
+        for i in range(count):
+            row = rows[i, start:stop]
+            found[i, count] += _dot(row, model[start:stop], zero)
+            for k in range(i + 1):
+                found[i, k] += _dot(row, rows[k, start:stop], zero)
+    for i in range(count):
+        for k in range(i):
+            found[k, i] = found[i, k]
+    return found
+
+
+@njit(cache=True, fastmath=True)
+def _dot(one, other, zero):
+    total = zero
+    for j in range(len(one)):
+        total += one[j] * other[j]
+    return total

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from secureafl.core.vectors import set_row
+from secureafl.kernels.fused import fused_inner_products, has_fused
 from secureafl.kernels.tiles import allocate, inner_products, read_client, write_client
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ def remember(
 ) -> Memory:
     """Replace one client's vectors where `keep` holds; `weights` is the current model."""
     write_client(memory.vectors, client, rows, keep)
-    inner = inner_products(rows, torch.cat([rows, weights[None]]))
+    fused = has_fused(memory.vectors)
+    inner = (fused_inner_products if fused else inner_products)(rows, weights)
     set_row(memory.gram, client, inner[:, :-1], keep)
     set_row(memory.along, client, inner[:, -1], keep)
     set_row(memory.known, client, torch.ones_like(keep), keep)

@@ -82,9 +82,8 @@ def as_tiles(rows: Float[Tensor, "rows d"], tiles: int) -> Float[Tensor, "tiles 
 
 
 def inner_products(
-    rows: Float[Tensor, "rows d"], others: Float[Tensor, "others d"]
-) -> Float[Tensor, "rows others"]:
-    """All of one set with all of another: short sums in their own precision, added in float64."""
-    tiles = -(-rows.shape[1] // WIDTH)
-    pieces = torch.bmm(as_tiles(rows, tiles), as_tiles(others, tiles).transpose(1, 2))
-    return pieces.sum(dim=0, dtype=torch.float64)
+    rows: Float[Tensor, "rows d"], model: Float[Tensor, " d"]
+) -> Float[Tensor, "rows more"]:
+    """Of vectors with each other, and in the last column with the model; in float64."""
+    exact = rows.double()
+    return exact @ torch.cat([exact, model.double()[None]]).T
