@@ -12,6 +12,15 @@ class Plain:
         self.steps = torch.zeros(clients, pairs, size)
         self.changes = torch.zeros(clients, pairs, size)
         self.factors: list[float] = []
+        self._fill()
+
+    def _fill(self) -> None:
+        """Put something plausible into every buffer."""
+        self.gradient.normal_()
+        self.steps.normal_()
+        self.changes.copy_(self.steps).mul_(0.1)
+        self.cross = torch.bmm(self.steps, self.changes.transpose(1, 2)).double()
+        self.among = torch.bmm(self.steps, self.steps.transpose(1, 2)).double()
 
     def step(self, client: int, gradient: Tensor, base: Tensor, weights: Tensor) -> Tensor:
         """The direction for one arrival, once all buffers are filled."""
@@ -23,15 +32,15 @@ class Plain:
         self.gradient[client], self.base[client] = gradient, base
         self.steps[client] = torch.cat([self.steps[client, 1:], step[None]])
         self.changes[client] = torch.cat([self.changes[client, 1:], change[None]])
+        self.cross[client] = (self.steps[client] @ self.changes[client].T).double()
+        self.among[client] = (self.steps[client] @ self.steps[client].T).double()
         ordered = values.sort(dim=0).values
         middle = len(values) // 2
         return (ordered[(len(values) - 1) // 2] + ordered[middle]) / 2
 
     def _estimates(self, weights: Tensor) -> Tensor:
         drift = weights - self.base
-        steps, changes = self.steps, self.changes
-        cross = torch.bmm(steps, changes.transpose(1, 2)).double()
-        among = torch.bmm(steps, steps.transpose(1, 2)).double()
+        steps, changes, cross, among = self.steps, self.changes, self.cross, self.among
         mu = (cross[:, -1, -1] / among[:, -1, -1])[:, None]
         lower = torch.tril(cross, -1)
         diagonal = torch.diag_embed(cross.diagonal(dim1=1, dim2=2))

@@ -7,14 +7,10 @@ The floor is the time to read all that is remembered once, at the read bandwidth
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
 from plain import Plain
 
 from secureafl.core.server import Server, Upload
@@ -72,9 +68,6 @@ def time_plain(clients: int, size: int, rounds: int) -> float:
     """Milliseconds per arrival of the plain version."""
     stream, plain = Stream(clients, size), Plain(clients, size)
     weights, times = stream.start, []
-    plain.steps.normal_()
-    plain.changes.copy_(plain.steps).mul_(0.1)
-    plain.gradient.normal_()
     for _ in range(rounds):
         client, gradient = stream.next(weights)
         start = time.perf_counter()

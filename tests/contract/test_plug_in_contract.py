@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from estimating import estimated, fed, recalled, shares
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -10,14 +11,12 @@ from secureafl.aggregators import AGGREGATORS
 from secureafl.core.protocols import Aggregator, Estimator
 from secureafl.core.trees import name_tensors
 from secureafl.core.types import Arrival
-from secureafl.core.uploads import no_uploads, with_upload
 from secureafl.estimators import ESTIMATORS
 
 for_every_aggregator = pytest.mark.parametrize("kind", AGGREGATORS)
 for_every_estimator = pytest.mark.parametrize("kind", ESTIMATORS)
 for_both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 CLIENTS, DIM = 4, 5
-YES = torch.tensor(True)
 
 
 def aggregated(kind, values, present):
@@ -92,24 +91,13 @@ def test_nobody_present_raises_nothing(kind):
     assert found.shape == (DIM,)
 
 
-def fed(estimator, uploads, dtype=torch.float32):
-    """The estimator's memory and the last uploads after (client, gradient, base) came in."""
-    weights = torch.zeros(DIM, dtype=dtype)
-    seen, memory = no_uploads(CLIENTS, weights), estimator.init(CLIENTS, weights)
-    for client, gradient, base in uploads:
-        arrival = Arrival(torch.tensor(client), torch.tensor(0), gradient, base)
-        memory = estimator.remember(memory, seen, arrival, YES)
-        seen = with_upload(seen, arrival, YES)
-    return memory, seen
-
-
 def smooth_uploads(count, dtype=torch.float32):
     rng = np.random.default_rng(0)
     rows = []
     for k in range(count):
         base = rng.normal(size=DIM)
         both = (torch.from_numpy(x).to(dtype) for x in (1.5 * base + k % CLIENTS, base))
-        rows.append((k % CLIENTS, *both))
+        rows.append((k % CLIENTS, *both, True))
     return rows
 
 
@@ -120,42 +108,65 @@ def test_entry_is_an_estimator(kind):
 
 @for_every_estimator
 @for_both_dtypes
-def test_estimates_are_fresh_rows_of_the_weights_dtype(kind, dtype):
-    estimator = ESTIMATORS[kind]()
-    memory, seen = fed(estimator, smooth_uploads(15, dtype), dtype)
-    weights = torch.ones(DIM, dtype=dtype)
-    first = estimator.estimate(memory, seen, weights)
-    assert first.dtype == dtype
-    assert first.shape == (CLIENTS, DIM)
+def test_shares_are_fresh_float64_rows_and_estimates_have_the_weights_dtype(kind, dtype):
+    estimator, weights = ESTIMATORS[kind](), torch.ones(DIM, dtype=dtype)
+    memory, notes = fed(estimator, CLIENTS, smooth_uploads(15, dtype), weights)
+    rows = estimated(estimator, memory, notes, weights)
+    assert rows.dtype == dtype
+    assert rows.shape == (CLIENTS, DIM)
+    first = shares(estimator, memory, notes, weights)
+    assert first.dtype == torch.float64
+    assert first.shape == (CLIENTS, 2 + estimator.slots)
     copy = first.clone()
     first.fill_(7)  # what a caller does with them must not reach the memory
-    assert torch.equal(estimator.estimate(memory, seen, weights), copy)
+    assert torch.equal(shares(estimator, memory, notes, weights), copy)
+    assert torch.equal(estimated(estimator, memory, notes, weights), rows)
 
 
 @for_every_estimator
 def test_estimating_changes_no_memory(kind):
-    estimator = ESTIMATORS[kind]()
-    memory, seen = fed(estimator, smooth_uploads(15))
-    named = {**name_tensors(memory, "memory"), **name_tensors(seen, "seen")}
+    estimator, weights = ESTIMATORS[kind](), torch.ones(DIM)
+    memory, notes = fed(estimator, CLIENTS, smooth_uploads(15), weights)
+    named = {**name_tensors(memory, "memory"), **name_tensors(notes, "notes")}
     copies = {name: tensor.clone() for name, tensor in named.items()}
-    estimator.estimate(memory, seen, torch.ones(DIM))
+    shares(estimator, memory, notes, weights)
     assert all(torch.equal(named[name], copies[name]) for name in named)
+
+
+@for_every_estimator
+@for_both_dtypes
+def test_upload_that_is_not_kept_changes_no_notes_and_no_argument(kind, dtype):
+    estimator, weights = ESTIMATORS[kind](), torch.ones(DIM, dtype=dtype)
+    memory, notes = fed(estimator, CLIENTS, smooth_uploads(15, dtype), weights)
+    _, gradient, base, _ = smooth_uploads(17, dtype)[-1]
+    arrival = Arrival(torch.tensor(0), torch.tensor(0), gradient, base)
+    mine = recalled(memory, arrival)
+    given_in = {"arrival": arrival, "mine": mine, "notes": notes}
+    named = {k: v for name, state in given_in.items() for k, v in name_tensors(state, name).items()}
+    copies = {name: tensor.clone() for name, tensor in named.items()}
+    vectors, after = estimator.remember(notes, mine, arrival, torch.tensor(False))
+    assert all(torch.equal(named[name], copies[name]) for name in named)
+    kept = name_tensors(after, "notes")
+    assert all(torch.equal(kept[name], copies[name]) for name in kept)
+    assert vectors.dtype == dtype
+    assert vectors.shape == (estimator.slots, DIM)
 
 
 @for_every_estimator
 def test_client_heard_once_is_estimated_by_what_it_sent(kind):
     estimator, gradient = ESTIMATORS[kind](), torch.arange(float(DIM))
-    memory, seen = fed(estimator, [(2, gradient, torch.ones(DIM))])
-    assert torch.equal(estimator.estimate(memory, seen, torch.full((DIM,), 9.0))[2], gradient)
+    weights = torch.full((DIM,), 9.0)
+    memory, notes = fed(estimator, CLIENTS, [(2, gradient, torch.ones(DIM), True)], weights)
+    assert torch.equal(estimated(estimator, memory, notes, weights)[2], gradient)
 
 
 @for_every_estimator
 def test_remembering_reaches_the_own_client_only(kind):
     estimator = ESTIMATORS[kind]()
     uploads, weights = smooth_uploads(16), torch.ones(DIM)
-    before = estimator.estimate(*fed(estimator, uploads), weights)
-    news = (1, torch.full((DIM,), 3.0), torch.full((DIM,), -2.0))
-    after = estimator.estimate(*fed(estimator, [*uploads, news]), weights)
+    before = estimated(estimator, *fed(estimator, CLIENTS, uploads, weights), weights)
+    news = (1, torch.full((DIM,), 3.0), torch.full((DIM,), -2.0), True)
+    after = estimated(estimator, *fed(estimator, CLIENTS, [*uploads, news], weights), weights)
     others = torch.arange(CLIENTS) != 1
     assert torch.equal(before[others], after[others])
     assert not torch.equal(before[1], after[1])
@@ -178,6 +189,7 @@ def test_estimates_are_finite_whatever_finite_uploads_were_kept(kind, uploads, s
         return torch.from_numpy(drawn.astype(np.float32))
 
     estimator = ESTIMATORS[kind]()
-    kept = [(c, vector(g, seed), vector(b, seed + 1)) for c, g, b, seed in uploads]
-    memory, seen = fed(estimator, kept)
-    assert torch.isfinite(estimator.estimate(memory, seen, vector(size, 9))).all()
+    kept = [(c, vector(g, seed), vector(b, seed + 1), True) for c, g, b, seed in uploads]
+    weights = vector(size, 9)
+    memory, notes = fed(estimator, CLIENTS, kept, weights)
+    assert torch.isfinite(estimated(estimator, memory, notes, weights)).all()

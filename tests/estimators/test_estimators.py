@@ -1,17 +1,17 @@
 import numpy as np
 import pytest
 import torch
+from estimating import estimated, fed
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import estimators as oracle
 
 from secureafl.core.errors import ConfigError
-from secureafl.core.types import Arrival
-from secureafl.core.uploads import no_uploads, with_upload
 from secureafl.estimators import HistoryMean, LastUpdate, Lbfgs
+from secureafl.kernels.memory import recall
+from secureafl.kernels.tiles import BASE
 
 DIM, CLIENTS = 6, 4
-YES = torch.tensor(True)
 
 
 def smooth_uploads(rng, count, noise=0.1):
@@ -30,16 +30,12 @@ def smooth_uploads(rng, count, noise=0.1):
 def estimates(estimator, uploads, weights, dtype=torch.float64):
     """One row per client, as the package makes them, and what each client was kept to have sent."""
     weights = torch.from_numpy(weights).to(dtype)
-    seen, memory = no_uploads(CLIENTS, weights), estimator.init(CLIENTS, weights)
-    sent = {}
+    sent, tensors = {}, []
     for client, gradient, base, keep in uploads:
-        g, b = (torch.from_numpy(x).to(dtype) for x in (gradient, base))
-        arrival = Arrival(torch.tensor(client), torch.tensor(0), g, b)
-        memory = estimator.remember(memory, seen, arrival, torch.tensor(keep))
-        seen = with_upload(seen, arrival, torch.tensor(keep))
+        tensors.append((client, *(torch.from_numpy(x).to(dtype) for x in (gradient, base)), keep))
         if keep:
             sent.setdefault(client, []).append((gradient, base))
-    rows = estimator.estimate(memory, seen, weights)
+    rows = estimated(estimator, *fed(estimator, CLIENTS, tensors, weights), weights)
     assert rows.dtype == dtype
     return rows.double().numpy(), sent
 
@@ -102,16 +98,13 @@ def test_correction_is_no_longer_than_its_share_of_the_gradient():
 @pytest.mark.parametrize("slope", [-1.0, 0.0, 1e-3])
 def test_pair_without_clear_curvature_is_not_stored(slope):
     weights = torch.zeros(DIM, dtype=torch.float64)
-    estimator, seen = Lbfgs(min_curvature=1e-3), no_uploads(1, weights)
-    memory = estimator.init(1, weights)
     step = torch.zeros_like(weights)
     step[0] = 1.0
-    for base, gradient in ((weights, weights), (step, slope * step)):
-        arrival = Arrival(torch.tensor(0), torch.tensor(0), gradient, base)
-        memory = estimator.remember(memory, seen, arrival, YES)
-        seen = with_upload(seen, arrival, YES)
-    assert int(memory.count[0]) == 0
-    assert not memory.steps.any()
+    uploads = [(0, weights, weights, True), (0, slope * step, step, True)]
+    memory, notes = fed(Lbfgs(min_curvature=1e-3), 1, uploads, weights)
+    assert int(notes.count[0]) == 0
+    assert torch.equal(recall(memory, torch.tensor(0), DIM)[BASE], step)  # the upload itself is
+    assert not recall(memory, torch.tensor(0), DIM)[2:].any()
 
 
 def test_upload_that_is_not_kept_leaves_no_trace():
