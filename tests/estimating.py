@@ -1,4 +1,4 @@
-"""Uploads fed to an estimator the way the defence does it, and the estimates its shares stand for."""
+"""Uploads fed to an estimator as the defence does it, and the estimates its shares stand for."""
 
 import torch
 

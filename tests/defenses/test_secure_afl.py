@@ -1,3 +1,4 @@
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -12,9 +13,12 @@ from reference.secure_afl import SecureAflServer
 
 from secureafl.aggregators import Mean, Median, TrimmedMean
 from secureafl.core.errors import ConfigError
+from secureafl.core.protocols import OrderRule
 from secureafl.core.server import Server, Upload
+from secureafl.core.types import Arrival, ServerView
 from secureafl.defenses import SecureAfl
 from secureafl.estimators import HistoryMean, LastUpdate, Lbfgs
+from secureafl.kernels import fused
 from secureafl.kernels.memory import recall
 from secureafl.kernels.tiles import GRADIENT
 
@@ -31,7 +35,34 @@ ESTIMATORS = {
     "last_update": (LastUpdate(), guesses.last_update),
     "history_mean": (HistoryMean(2), partial(guesses.history_mean, length=2)),
 }
+
+
+@dataclass(frozen=True)
+class Largest:
+    """A rule of one's own, without ranks: the largest value of each coordinate."""
+
+    def init(self, num_clients, weights):
+        return ()
+
+    def aggregate(self, state, values, present):
+        return torch.where(present[:, None], values, -torch.inf).amax(dim=0), state
+
+
+@dataclass(frozen=True)
+class Alternating:
+    """A rule of one's own with a memory: by turns the smallest and the largest value."""
+
+    def init(self, num_clients, weights):
+        return torch.zeros((), dtype=torch.int64)
+
+    def aggregate(self, state, values, present):
+        sign = 1 - 2 * (state % 2)
+        lowest = torch.where(present[:, None], sign * values, torch.inf).amin(dim=0)
+        return sign * lowest, state + 1
+
+
 AGGREGATORS = {
+    "largest": (Largest(), partial(np.max, axis=0)),
     "median": (Median(), order_rules.median),
     "mean": (Mean(), order_rules.mean),
     "trimmed_mean": (TrimmedMean(0.3), partial(order_rules.trimmed_mean, share=0.3)),
@@ -185,6 +216,19 @@ def test_whole_streams_agree_with_the_oracle_in_float32(options, stream, seed):
     run_stream(options, stream, seed, 9, torch.float32, 5e-3)
 
 
+@given(
+    options=options, stream=arrivals, seed=st.integers(0, 2**32 - 1), dim=st.sampled_from([2, 9])
+)
+@settings(max_examples=3 * settings().max_examples)
+def test_whole_streams_agree_with_the_oracle_through_the_fused_pass(options, stream, seed, dim):
+    pytest.importorskip("numba")
+    # Sizes far apart can take factors beyond what `kernels.bfgs` allows; the oracle has no bound.
+    stream = [(c, lag, kind, 1.0) for c, lag, kind, _ in stream]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fused, "_WORTH_IT", 0)
+        run_stream(options, stream, seed, dim, torch.float64, 1e-7)
+
+
 def quiet(estimator="last_update", **settings):
     """A comparison in which client k sends (k + 1) ones by default."""
     return Comparison(Options(estimator, **settings), 4, np.zeros(3), torch.float64, 1e-9)
@@ -280,6 +324,38 @@ def test_received_updates_are_ignored_when_asked():
     assert not pair.arrive(0, 0, [1.0, 1.0, 1.0]).ready  # nobody else to estimate yet
     decision = pair.arrive(1, 0, [2.0, 2.0, 2.0])
     np.testing.assert_allclose(decision.direction, [1.0, 1.0, 1.0])
+
+
+def test_rule_of_ones_own_needs_no_ranks():
+    assert not isinstance(Largest(), OrderRule)
+    pair = quiet(aggregator="largest", filter=False)
+    pair.arrive(0, 0, [1.0, -5.0, 3.0])
+    pair.arrive(1, 0, [2.0, -7.0, 3.0])
+    decision = pair.arrive(2, 0, [0.0, -6.0, 4.0])
+    np.testing.assert_allclose(decision.direction, [2.0, -5.0, 4.0])
+
+
+def test_rule_of_ones_own_sees_present_clients_only():
+    pair = quiet(aggregator="largest", use_received=False)
+    assert not pair.arrive(0, 0, [1.0, 1.0, 1.0]).ready  # over nobody it makes -inf
+    assert torch.isfinite(pair.state.weights).all()
+    assert torch.isfinite(pair.state.defense.memory.along).all()
+    decision = pair.arrive(1, 0, [2.0, 2.0, 2.0])
+    np.testing.assert_allclose(decision.direction, [1.0, 1.0, 1.0])
+
+
+def test_memory_of_a_rule_of_ones_own_is_handed_on():
+    defense = SecureAfl(filter=False, estimator=LastUpdate(), aggregator=Alternating())
+    weights = torch.zeros(2)
+    state, found = defense.init(3, weights), []
+    for t, size in enumerate([1.0, 2.0, 3.0, 4.0]):
+        gradient = torch.full((2,), size)
+        arrival = Arrival(torch.tensor(t % 3), torch.tensor(0), gradient, weights)
+        decision, state = defense.step(state, arrival, ServerView(t, weights, RATE))
+        found.append(float(decision.direction[0]))
+        weights = weights - RATE * decision.direction
+    assert found == [1.0, 2.0, 1.0, 4.0]
+    assert int(state.rule) == 4
 
 
 def test_without_a_filter_every_upload_is_accepted():

@@ -12,7 +12,7 @@ class Mean:
     def init(self, num_clients, weights):
         return ()
 
-    def window(self, count):
+    def ranks(self, count):
         return torch.zeros_like(count), count - 1
 
     def aggregate(self, state, values, present):

@@ -19,8 +19,8 @@ class Median:
     def init(self, num_clients, weights):
         return ()
 
-    def window(self, count):
+    def ranks(self, count):
         return (count - 1) // 2, count // 2
 
     def aggregate(self, state, values, present):
-        return order_mean(values, present, *self.window(present.sum())), state
+        return order_mean(values, present, *self.ranks(present.sum())), state

@@ -26,7 +26,7 @@ class TrimmedMean:
     def init(self, num_clients, weights):
         return ()
 
-    def window(self, count):
+    def ranks(self, count):
         # Whole clients are dropped: the ceiling, or a tenth of one attacker would stay in.
         # The small subtraction undoes 0.2 * 5 = 1.0000000000000002.
         dropped = torch.ceil(count.double() * self.share - 1e-9).long()
@@ -34,4 +34,4 @@ class TrimmedMean:
         return dropped, count - 1 - dropped
 
     def aggregate(self, state, values, present):
-        return order_mean(values, present, *self.window(present.sum())), state
+        return order_mean(values, present, *self.ranks(present.sum())), state

@@ -59,7 +59,7 @@ class Aggregator(Protocol):
 class OrderRule(Aggregator, Protocol):
     """An aggregator that averages a range of order statistics in every coordinate."""
 
-    def window(self, count: Int[Tensor, ""]) -> tuple[Int[Tensor, ""], Int[Tensor, ""]]:
+    def ranks(self, count: Int[Tensor, ""]) -> tuple[Int[Tensor, ""], Int[Tensor, ""]]:
         """First and last order statistic (from 0) that count, of `count` clients."""
         ...
 

@@ -122,8 +122,8 @@ class SecureAfl:
         """The step, its inner products with every remembered vector, and the rule's state."""
         vectors, rule = state.memory.vectors, self.aggregator
         if isinstance(rule, OrderRule):
-            window = rule.window(present.sum())
-            return *combined_order_mean(vectors, shares, weights, present, *window), state.rule
+            ranks = rule.ranks(present.sum())
+            return *combined_order_mean(vectors, shares, weights, present, *ranks), state.rule
         values = combine(vectors, shares, weights)
         direction, after = rule.aggregate(state.rule, values, present)
         return direction, products(vectors, direction), after

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 try:
     from secureafl.kernels import fused_numba as compiled
-except ImportError:  # Numba is optional
+except (ImportError, RuntimeError):  # Numba is optional, and may find no place for its cache
     compiled = None
 
 _WORTH_IT = 1 << 20  # numbers in the memory; below, plain torch is as fast and needs no compiling
@@ -54,9 +54,10 @@ def fused_order_mean(
     absent = np.flatnonzero(~present.numpy())
     low = len(absent) // 2
     fill = np.zeros(num_clients + num_clients % 2, dtype=vectors.numpy().dtype)
-    fill[absent[:low]] = -np.inf
-    fill[absent[low:]] = np.inf
-    fill[num_clients:] = np.inf
+    largest = np.finfo(fill.dtype).max  # not infinity: the compiler is told there is none
+    fill[absent[:low]] = -largest
+    fill[absent[low:]] = largest
+    fill[num_clients:] = largest
     network = _network(num_clients, first + low, last + low, whole=last - first + 1 == count)
     padded = np.zeros(tiles * width, dtype=fill.dtype)
     padded[: model.numel()] = model.numpy()

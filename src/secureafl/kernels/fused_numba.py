@@ -16,7 +16,7 @@ def one_pass(vectors, shares, model, fill, network, first, last, threads):
     threads = min(threads, numba.config.NUMBA_NUM_THREADS)  # pyrefly: ignore
     numba.set_num_threads(threads)
     number = vectors.dtype.type  # literals inside would be float64
-    wanted = (first, last, number(1 / (last - first + 1)))
+    wanted = (first, last, number(1 / max(last - first + 1, 1)))
     return _one_pass(vectors, shares, model, fill, network, wanted, number(0), threads)
 
 
