@@ -38,7 +38,7 @@ def build(cls: type, given: Mapping[str, Any], tables: Mapping[type, Table], pat
     for key, value in given.items():
         here = _join(path, key)
         if key not in fields:
-            raise ConfigError(f"unknown setting '{here}'{did_you_mean(key, fields)}")
+            raise ConfigError(f"unknown setting {here!r}{did_you_mean(key, fields)}")
         if hints[key] in tables:
             values[key] = _plug_in(fields[key], hints[key], value, tables, here)
         else:
@@ -76,7 +76,7 @@ def find_class(kind: str, table: Table, path: str) -> type:
     """The class a `kind` names: an entry of the table, or module:Class of the user's own."""
     if ":" not in kind:
         if kind not in table:
-            raise ConfigError(f"unknown {path} '{kind}'{did_you_mean(kind, table)}")
+            raise ConfigError(f"unknown {path} {kind!r}{did_you_mean(kind, table)}")
         return table[kind]
     module, _, name = kind.partition(":")
     # A user's file lies in the folder the command runs in, which a console script does not search.
@@ -86,9 +86,9 @@ def find_class(kind: str, table: Table, path: str) -> type:
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, SyntaxError, ValueError) as error:
-        raise ConfigError(f"{path} = '{kind}': {error}") from error
+        raise ConfigError(f"{path} = {kind!r}: {error}") from error
     if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
-        raise ConfigError(f"{path} = '{kind}': make it a frozen dataclass, its fields are settings")
+        raise ConfigError(f"{path} = {kind!r}: make it a frozen dataclass, its fields are settings")
     return found
 
 
@@ -128,7 +128,7 @@ def _plug_in(
     built = build(cls, settings, tables, path)
     if not isinstance(built, protocol):
         wanted = [m for m in dir(protocol) if not m.startswith("_") and not hasattr(built, m)]
-        raise ConfigError(f"{path} = '{given['kind']}': it lacks the method {', '.join(wanted)}")
+        raise ConfigError(f"{path} = {given['kind']!r}: it lacks the method {', '.join(wanted)}")
     return built
 
 

@@ -260,7 +260,7 @@ def main() -> None:
     try:
         app()
     except SecureAflError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print("error:", *str(error).split(), file=sys.stderr)  # one line, whatever it quotes
         sys.exit(2 if isinstance(error, ConfigError) else 1)
     except BrokenPipeError:
         sys.exit(1)
