@@ -1,12 +1,10 @@
-"""The last real upload of every client: what the filter and the estimators look back at."""
+"""The last upload of every client, where the filter must see more of them than estimates do."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-
-from secureafl.core.vectors import set_row
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -30,9 +28,10 @@ def no_uploads(num_clients: int, weights: Tensor) -> Uploads:
     return Uploads(weights.new_zeros(rows), weights.new_zeros(rows), known)
 
 
-def with_upload(uploads: Uploads, arrival: Arrival, keep: Tensor) -> Uploads:
-    """Write the arrival into its client's row, in place, where `keep` holds."""
-    set_row(uploads.gradient, arrival.client, arrival.gradient, keep)
-    set_row(uploads.base, arrival.client, arrival.base, keep)
-    set_row(uploads.known, arrival.client, torch.ones_like(keep), keep)
+def with_upload(uploads: Uploads, arrival: Arrival) -> Uploads:
+    """Write the arrival into its client's row, in place."""
+    index = arrival.client.view(1)
+    uploads.gradient.index_copy_(0, index, arrival.gradient[None])
+    uploads.base.index_copy_(0, index, arrival.base[None])
+    uploads.known.index_fill_(0, index, True)
     return uploads

@@ -27,7 +27,7 @@ from secureafl.core.vectors import norm, row, set_row
 from secureafl.estimators.lbfgs import Lbfgs
 from secureafl.kernels.aggregate import combined_order_mean
 from secureafl.kernels.memory import Memory, after_step, no_memory, recall, remember
-from secureafl.kernels.tiles import BASE, GRADIENT, combine, products
+from secureafl.kernels.tiles import BASE, GRADIENT, OWN, combine, products
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -67,7 +67,7 @@ class SecureAfl:
 
     def init(self, num_clients, weights):
         return State(
-            no_memory(num_clients, 2 + self.estimator.slots, weights),
+            no_memory(num_clients, OWN + self.estimator.slots, weights),
             no_uploads(num_clients, weights) if self.rejected == "reference" else (),
             no_history(self.window, weights.device),
             self.estimator.init(num_clients, weights),
@@ -94,8 +94,7 @@ class SecureAfl:
         vectors, notes = self.estimator.remember(state.notes, mine, arrival, keep)
         rows = torch.cat([arrival.gradient[None], arrival.base[None], vectors])
         memory = remember(state.memory, arrival.client, rows, server.weights, keep)
-        always = torch.ones_like(accepted)
-        reference = state.reference and with_upload(state.reference, arrival, always)
+        reference = state.reference and with_upload(state.reference, arrival)
         return state._replace(memory=memory, reference=reference, notes=notes)
 
     def _direction(self, state: State, arrival: Arrival, accepted: Tensor, server: ServerView):
@@ -131,7 +130,7 @@ class SecureAfl:
 
 def _recall(memory: Memory, arrival: Arrival) -> Mine:
     rows = recall(memory, arrival.client, arrival.gradient.numel())
-    return Mine(row(memory.known, arrival.client), rows[GRADIENT], rows[BASE], rows[2:])
+    return Mine(row(memory.known, arrival.client), rows[GRADIENT], rows[BASE], rows[OWN:])
 
 
 def _last_upload(reference: Uploads, arrival: Arrival) -> Mine:

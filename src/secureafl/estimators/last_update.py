@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
+from secureafl.kernels.tiles import GRADIENT
+
 
 @dataclass(frozen=True)
 class LastUpdate:
@@ -21,5 +23,5 @@ class LastUpdate:
 
     def shares(self, notes, inner):
         shares = torch.zeros_like(inner.model)
-        shares[:, 0] = 1
+        shares[:, GRADIENT] = 1
         return shares

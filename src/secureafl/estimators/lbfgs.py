@@ -23,6 +23,7 @@ import torch
 from secureafl.core.errors import require
 from secureafl.core.vectors import row, set_row
 from secureafl.kernels.bfgs import Products, bfgs_product
+from secureafl.kernels.tiles import BASE, GRADIENT, OWN
 
 if TYPE_CHECKING:
     from jaxtyping import Int
@@ -71,22 +72,23 @@ class Lbfgs:
 
     def shares(self, notes, inner):
         product = bfgs_product(self._products(inner), notes.count)
-        longest = self.max_correction * inner.vectors[:, 0, 0].sqrt()
+        longest = self.max_correction * inner.vectors[:, GRADIENT, GRADIENT].sqrt()
         scale = torch.where(product.length > longest, longest / product.length, 1.0)[:, None]
         correction = [product.of_vector[:, None], product.of_steps, product.of_changes]
         return torch.cat([torch.ones_like(scale), scale * torch.cat(correction, dim=1)], dim=1)
 
     def _products(self, inner: Inner) -> Products:
         """Inner products of the pairs, and with v = w - base."""
-        first, last = 2 + self.buffer_size, 2 + 2 * self.buffer_size
+        steps = slice(OWN, OWN + self.buffer_size)
+        changes = slice(steps.stop, OWN + self.slots)
         gram = inner.vectors
-        along = inner.model - gram[:, 1]
-        squared = inner.squared - 2 * inner.model[:, 1] + gram[:, 1, 1]
+        along = inner.model - gram[:, BASE]
+        squared = inner.squared - 2 * inner.model[:, BASE] + gram[:, BASE, BASE]
         return Products(
-            steps=gram[:, 2:first, 2:first],
-            cross=gram[:, 2:first, first:last],
-            changes=gram[:, first:last, first:last],
-            along_steps=along[:, 2:first],
-            along_changes=along[:, first:last],
+            steps=gram[:, steps, steps],
+            cross=gram[:, steps, changes],
+            changes=gram[:, changes, changes],
+            along_steps=along[:, steps],
+            along_changes=along[:, changes],
             squared=squared.clamp(min=0),
         )

@@ -49,7 +49,6 @@ def fused_order_mean(
 ) -> tuple[Float[Tensor, " d"], Float[Tensor, "n slots"]]:
     """See `kernels.aggregate.combined_order_mean`."""
     tiles, num_clients, _, width = vectors.shape
-    count = int(present.sum())
     # Absent clients become as many lowest as highest values, which leaves the middle in the middle.
     absent = np.flatnonzero(~present.numpy())
     low = len(absent) // 2
@@ -58,7 +57,7 @@ def fused_order_mean(
     fill[absent[:low]] = -largest
     fill[absent[low:]] = largest
     fill[num_clients:] = largest
-    network = _network(num_clients, first + low, last + low, whole=last - first + 1 == count)
+    network = _network(num_clients, first + low, last + low)
     padded = np.zeros(tiles * width, dtype=fill.dtype)
     padded[: model.numel()] = model.numpy()
     assert compiled is not None
@@ -84,9 +83,9 @@ def fused_inner_products(
     return torch.from_numpy(compiled.inner_products(rows.numpy(), model.numpy(), zero))
 
 
-def _network(num_clients: int, first: int, last: int, whole: bool) -> np.ndarray:
+def _network(num_clients: int, first: int, last: int) -> np.ndarray:
     """The comparisons that bring the wanted order statistics into place."""
-    if whole and last - first + 1 == num_clients:
+    if last - first + 1 == num_clients:
         return np.empty((0, 2), dtype=np.int64)  # a mean needs no order
     size = num_clients + num_clients % 2
     if first >= size // 2 - 1 and last <= size // 2:

@@ -8,7 +8,7 @@ import numba
 import numpy as np
 from numba import njit, prange
 
-from secureafl.kernels.tiles import BASE, GRADIENT, WIDTH
+from secureafl.kernels.tiles import BASE, GRADIENT, OWN, WIDTH
 
 
 def one_pass(vectors, shares, model, fill, network, first, last, threads):
@@ -50,7 +50,7 @@ def _combine(tile, shares, model, fill, values):
         gradient, base = tile[i, GRADIENT], tile[i, BASE]
         for j in range(WIDTH):
             out[j] = a * gradient[j] + b * (model[j] - base[j])
-        for s in range(BASE + 1, slots):
+        for s in range(OWN, slots):
             a, row = shares[i, s], tile[i, s]
             for j in range(WIDTH):
                 out[j] += a * row[j]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 WIDTH = 128  # coordinates per tile
 GRADIENT, BASE = 0, 1  # every client's first two vectors: its last upload, and the model under it
+OWN = 2  # where the estimator's own begin
 
 
 def allocate(num_clients: int, slots: int, like: Tensor) -> Float[Tensor, "tiles n slots width"]:

@@ -10,7 +10,7 @@ from secureafl.attacks import ATTACKS
 from secureafl.core.errors import ConfigError
 from secureafl.defenses import DEFENSES
 from secureafl.experiment import Experiment, from_mapping, with_settings
-from secureafl.settings import find_class
+from secureafl.settings import find_class, short_name
 
 _TABLES: dict[str, Any] = {"defense": DEFENSES, "attack": ATTACKS}
 
@@ -49,14 +49,14 @@ def _exchanged(values: Mapping[str, Any], part: str, kind: str) -> Mapping[str, 
 
 def _fits(values: Mapping[str, Any], key: str) -> bool:
     part, _, setting = key.partition(".")
-    kind = _kind(values, part)
-    if part not in _TABLES or not setting or not isinstance(kind, str):
+    kind = _kind(values, part) if part in _TABLES else None
+    if not setting or not isinstance(kind, str):
         return True  # not a matter of the cell: checked with the experiment
     fields = dataclasses.fields(find_class(kind, _TABLES[part], part))
     return setting.partition(".")[0] in {field.name for field in fields}
 
 
 def _kind(values: Mapping[str, Any], part: str) -> Any:
-    default = {"defense": "secure_afl", "attack": "none"}.get(part)
+    default = short_name(getattr(Experiment(), part))
     value = values.get(part, default)
     return value.get("kind", default) if isinstance(value, Mapping) else value
