@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from contract.cases import CLIENTS, DEFENSE_CASES, DIM, Driver, same_decision
+from contract.cases import CLIENTS, DEFENSE_CASES, DIM, RATE, Driver, same_decision
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from secureafl.core.protocols import Defense
 from secureafl.core.server import LARGEST_NORM
 from secureafl.core.trees import name_tensors, rebuild
+from secureafl.core.types import Arrival, ServerView
 
 for_every_defense = pytest.mark.parametrize(
     "defense", DEFENSE_CASES.values(), ids=DEFENSE_CASES.keys()
@@ -126,6 +127,19 @@ def test_uploads_without_a_ticket_change_nothing_but_the_round(defense):
                 assert hit.state.round == now + 1
         assert same_decision(spared.honest(number, 6), hit.honest(number, 6))
     assert torch.equal(spared.state.weights, hit.state.weights)
+
+
+@for_every_defense
+def test_step_never_looks_at_a_number_and_keeps_its_shapes(defense):
+    # On "meta" tensors have no values, so reading one raises: what a recorded GPU step needs.
+    weights = torch.zeros(DIM, device="meta")
+    state = defense.init(CLIENTS, weights)
+    shapes = [(t.shape, t.dtype) for t in name_tensors(state, "state").values()]
+    number = torch.zeros((), dtype=torch.int64, device="meta")
+    arrival = Arrival(number, number, torch.zeros_like(weights), torch.zeros_like(weights))
+    decision, after = defense.step(state, arrival, ServerView(number, weights, RATE))
+    assert decision.direction.shape == (DIM,)
+    assert [(t.shape, t.dtype) for t in name_tensors(after, "state").values()] == shapes
 
 
 @for_every_defense

@@ -351,7 +351,7 @@ def test_memory_of_a_rule_of_ones_own_is_handed_on():
     for t, size in enumerate([1.0, 2.0, 3.0, 4.0]):
         gradient = torch.full((2,), size)
         arrival = Arrival(torch.tensor(t % 3), torch.tensor(0), gradient, weights)
-        decision, state = defense.step(state, arrival, ServerView(t, weights, RATE))
+        decision, state = defense.step(state, arrival, ServerView(torch.tensor(t), weights, RATE))
         found.append(float(decision.direction[0]))
         weights = weights - RATE * decision.direction
     assert found == [1.0, 2.0, 1.0, 4.0]

@@ -318,7 +318,7 @@ def few_steps(count=12):
     for t in range(count):
         noise = 0.01 * torch.randn(size, generator=generator)
         arrival = Arrival(torch.tensor(t % 3), torch.tensor(0), weights + noise, weights)
-        decision, state = defense.step(state, arrival, ServerView(t, weights, 0.1))
+        decision, state = defense.step(state, arrival, ServerView(torch.tensor(t), weights, 0.1))
         weights = weights - 0.1 * decision.direction
         directions.append(decision.direction)
     return torch.stack(directions)

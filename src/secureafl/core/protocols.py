@@ -2,7 +2,9 @@
 
 Settings are fields; what changes is the state, which goes in and comes out. State is donated:
 after a call only the returned one may be used, so one row may be written in place. A stateless
-implementation uses `()`. Inside these methods no Python `if` looks at a tensor.
+implementation uses `()`. Inside these methods no Python `if` looks at a tensor, and the shapes in
+a state never change: so a whole step can be recorded once on a GPU and replayed. A rule that must
+look at numbers on the host (a clustering library, say) sets the class attribute `on_host = True`.
 """
 
 from __future__ import annotations
@@ -37,6 +39,21 @@ class Defense(Protocol):
 
     def step(self, state: Any, arrival: Arrival, server: ServerView) -> tuple[Decision, Any]:
         """Judge one arrival."""
+        ...
+
+
+@runtime_checkable
+class Trusted(Protocol):
+    """Clean samples of the server's own, and what a model makes of them."""
+
+    labels: Int[Tensor, " samples"]
+
+    def gradient(self, weights: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
+        """Mean gradient over all samples, on the scale of the clients' uploads."""
+        ...
+
+    def outputs(self, weights: Float[Tensor, " d"]) -> Float[Tensor, "samples classes"]:
+        """What the model says to each sample."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""A running quantile over all values so far, or over a sliding window of them.
+"""A running quantile over the last values.
 
 The values are kept sorted and padded with +inf, so one new value costs one shifted copy of a short
 vector and the quantile is read off directly; sorting anew at every arrival would not.
@@ -16,66 +16,73 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-_FIRST_CAPACITY = 1024
+# "All values ever" means this many: a server that runs for years must not grow for years.
+LONGEST = 1 << 15
 
 
 class History(NamedTuple):
     """Values seen; float64 because thresholds are compared with them."""
 
-    ordered: Float[Tensor, " capacity"]  # ascending, +inf where unused
-    recent: Float[Tensor, " window"]  # ring of the last values; empty without a window
+    ordered: Float[Tensor, " window+1"]  # ascending, +inf where unused
+    recent: Float[Tensor, " window"]  # ring of the last values
     count: Int[Tensor, ""]  # values ever observed
 
 
 def no_history(window: int, device: torch.device) -> History:
-    """Nothing seen; `window = 0` keeps everything."""
-    capacity = window + 1 if window else _FIRST_CAPACITY
+    """Nothing seen; `window = 0` keeps as much as there may be."""
+    window = window or LONGEST
     return History(
-        torch.full((capacity,), torch.inf, dtype=torch.float64, device=device),
+        torch.full((window + 1,), torch.inf, dtype=torch.float64, device=device),
         torch.full((window,), torch.inf, dtype=torch.float64, device=device),
         torch.zeros((), dtype=torch.int64, device=device),
     )
 
 
-def observe(
-    history: History, value: Float[Tensor, ""], counts: Bool[Tensor, ""], calls: int
-) -> History:
-    """Add a finite value where `counts` holds; `calls` is how often this was called before."""
+def observe(history: History, value: Float[Tensor, ""], counts: Bool[Tensor, ""]) -> History:
+    """Add a finite value where `counts` holds; the oldest leaves a full window."""
+    if history.ordered.device.type == "cpu":
+        return _observe_cpu(history, float(value)) if counts else history
+    return observe_reference(history, value, counts)
+
+
+def observe_reference(history: History, value: Tensor, counts: Tensor) -> History:
+    """Plain torch, on any device."""
     ordered, recent, count = history
-    value = torch.where(counts, value, torch.inf)  # +inf falls among the padding: no change
-    window = recent.numel()
-    if window:
-        slot = count % window
-        oldest = row(recent, slot)
-        ordered = _without(ordered, torch.where(counts, oldest, torch.inf))
-        recent = recent.index_copy(0, slot.view(1), torch.where(counts, value, oldest)[None])
-    elif calls + 1 >= ordered.numel():
-        ordered = torch.cat([ordered, torch.full_like(ordered, torch.inf)])
-    return History(_with(ordered, value), recent, count + counts)
+    slot = count % len(recent)
+    oldest = row(recent, slot)
+    recent.index_copy_(0, slot.view(1), torch.where(counts, value, oldest)[None])
+    # +inf stands for "nothing": it leaves from and falls among the padding.
+    leaving, coming = torch.where(counts, torch.stack([oldest, value]), torch.inf)
+    hole = torch.searchsorted(ordered, leaving)
+    place = torch.searchsorted(ordered, coming)
+    place = place - (hole < place).long()
+    index = torch.arange(len(ordered), device=ordered.device)
+    source = index - (index > place).long()
+    source = (source + (source >= hole)).clamp(max=len(ordered) - 1)
+    ordered = torch.where(index == place, coming, ordered[source])
+    return History(ordered, recent, count + counts)
+
+
+def _observe_cpu(history: History, value: float) -> History:
+    """In place, moving only what lies between the value that leaves and the one that comes."""
+    ordered, recent = history.ordered.numpy(), history.recent.numpy()
+    slot = int(history.count) % len(recent)
+    hole = int(ordered.searchsorted(recent[slot]))
+    place = int(ordered.searchsorted(value))
+    if place > hole:
+        place -= 1
+        ordered[hole:place] = ordered[hole + 1 : place + 1]
+    else:
+        ordered[place + 1 : hole + 1] = ordered[place:hole]
+    ordered[place] = recent[slot] = value
+    return history._replace(count=history.count + 1)
 
 
 def quantile(history: History, level: float) -> Float[Tensor, ""]:
     """Quantile with linear interpolation between neighbours; +inf while nothing was seen."""
-    size = history.count
-    if history.recent.numel():
-        size = size.clamp(max=history.recent.numel())
-    position = level * (size - 1).clamp(min=0).to(torch.float64)
+    newest = (history.count.clamp(max=len(history.recent)) - 1).clamp(min=0)
+    position = level * newest.to(torch.float64)
     low = position.floor().long()
-    high = torch.minimum(low + 1, (size - 1).clamp(min=0))
-    below, above = row(history.ordered, low), row(history.ordered, high)
+    below, above = row(history.ordered, low), row(history.ordered, torch.minimum(low + 1, newest))
     inside = below + (above - below) * (position - low)
     return torch.where(above == below, below, inside)  # inf - inf is NaN
-
-
-def _with(ordered: Tensor, value: Tensor) -> Tensor:
-    place = torch.searchsorted(ordered, value)
-    index = torch.arange(ordered.numel(), device=ordered.device)
-    shifted = ordered.roll(1)
-    return torch.where(index < place, ordered, torch.where(index == place, value, shifted))
-
-
-def _without(ordered: Tensor, value: Tensor) -> Tensor:
-    place = torch.searchsorted(ordered, value)
-    index = torch.arange(ordered.numel(), device=ordered.device)
-    shifted = torch.cat([ordered[1:], torch.full_like(ordered[:1], torch.inf)])
-    return torch.where(index < place, ordered, shifted)

@@ -17,7 +17,7 @@ from secureafl.core.vectors import norm
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-    from secureafl.core.protocols import Defense
+    from secureafl.core.protocols import Defense, Trusted
 
 # No update or step of use is longer. The bound keeps sums and differences of updates, and the
 # weights after any number of rounds, inside float32; products are guarded where they are made.
@@ -47,6 +47,7 @@ class Server(NamedTuple):
     defense: Defense
     num_clients: int
     learning_rate: float  # eta
+    trusted: Trusted | None = None
 
     def start(self, weights: Float[Tensor, " d"]) -> ServerState:
         """State before the first arrival."""
@@ -68,7 +69,8 @@ class Server(NamedTuple):
             upload.update.detach(),
             base,
         )
-        view = ServerView(state.round, state.weights, self.learning_rate)
+        now = torch.tensor(state.round, device=base.device)
+        view = ServerView(now, state.weights, self.learning_rate, self.trusted)
         decision, kept = self.defense.step(state.defense, arrival, view)
         moved = state.weights - self.learning_rate * decision.direction
         ready = decision.ready & (norm(decision.direction) <= LARGEST_NORM)

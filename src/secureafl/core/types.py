@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
+    from secureafl.core.protocols import Trusted
+
 
 class Arrival(NamedTuple):
     """One cleaned upload, as a defence sees it."""
@@ -33,9 +35,10 @@ class Decision(NamedTuple):
 class ServerView(NamedTuple):
     """What a defence may know of the server."""
 
-    round: int  # t, arrivals so far; the same for all replicas, so it may steer Python code
+    round: Int[Tensor, ""]  # t, arrivals so far
     weights: Float[Tensor, " d"]  # w^t
     learning_rate: float  # eta
+    trusted: Trusted | None = None  # the server's own clean samples, where it has some
 
 
 class Mine(NamedTuple):

@@ -50,7 +50,7 @@ class SecureAfl:
 
     alpha: float = 0.8  # share of Lipschitz factors that pass
     clip_norm: float = 50.0  # G, for a client's first upload, which has no factor
-    window: int = 0  # of Q; 0 keeps all factors ever seen
+    window: int = 0  # of Q; 0 keeps all factors (core.quantile.LONGEST of them at most)
     rejected: Literal["keep", "forget", "reference"] = "keep"  # as what an upload is remembered
     filter: bool = True
     estimate: bool = True
@@ -79,7 +79,7 @@ class SecureAfl:
         last = _last_upload(state.reference, arrival) if state.reference else mine
         arrival = arrival._replace(gradient=_first_clipped(arrival, last.known, self.clip_norm))
         factor, comparable = _lipschitz_factor(last, arrival)
-        factors = observe(state.factors, factor, comparable, calls=server.round)
+        factors = observe(state.factors, factor, comparable)
         threshold = quantile(factors, self.alpha)
         accepted = ~comparable | (factor <= threshold) | (not self.filter)
         state = self._remembered(state._replace(factors=factors), mine, arrival, accepted, server)
