@@ -2,10 +2,10 @@
 
 import torch
 
-from secureafl.core.types import Arrival, Inner, Mine
-from secureafl.core.vectors import row
-from secureafl.kernels.memory import no_memory, recall, remember
-from secureafl.kernels.tiles import BASE, GRADIENT, combine
+from secureafl.core.types import Arrival, Inner
+from secureafl.kernels.memory import meet, no_memory
+from secureafl.kernels.operations import exchange
+from secureafl.kernels.tiles import combine
 
 
 def fed(estimator, num_clients, uploads, weights):
@@ -15,23 +15,14 @@ def fed(estimator, num_clients, uploads, weights):
     for client, gradient, base, keep in uploads:
         arrival = Arrival(torch.tensor(client), torch.tensor(0), gradient, base)
         keep = torch.tensor(keep)
-        mine = recalled(memory, arrival)
-        vectors, notes = estimator.remember(notes, mine, arrival, keep)
-        rows = torch.cat([gradient[None], base[None], vectors])
-        memory = remember(memory, arrival.client, rows, weights, keep)
+        entry, notes = estimator.remember(notes, meet(memory, arrival), arrival, keep)
+        memory = exchange(memory, arrival, entry, weights, keep)
     return memory, notes
-
-
-def recalled(memory, arrival):
-    """What an estimator is shown of the arrival's client."""
-    rows = recall(memory, arrival.client, arrival.gradient.numel())
-    return Mine(row(memory.known, arrival.client), rows[GRADIENT], rows[BASE], rows[2:])
 
 
 def shares(estimator, memory, notes, weights):
     """The estimator's shares; `weights` is the model that `memory` was fed with."""
-    squared = weights.double() @ weights.double()
-    return estimator.shares(notes, Inner(memory.gram, memory.along, squared))
+    return estimator.shares(notes, Inner(memory.gram, memory.along, memory.squared))
 
 
 def estimated(estimator, memory, notes, weights):

@@ -5,7 +5,7 @@ import importlib.util
 import numpy as np
 import pytest
 import torch
-from estimating import estimated, fed, recalled, shares
+from estimating import estimated, fed, shares
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
         AttackerView,
         Data,
         Decision,
+        Entry,
         Inner,
-        Mine,
+        News,
         Scene,
         ServerView,
     )
@@ -100,9 +101,9 @@ class Estimator(Protocol):
         ...
 
     def remember(
-        self, notes: Any, mine: Mine, arrival: Arrival, keep: Bool[Tensor, ""]
-    ) -> tuple[Float[Tensor, "slots d"], Any]:
-        """The client's own vectors after one more real upload, and the notes (if `keep`)."""
+        self, notes: Any, news: News, arrival: Arrival, keep: Bool[Tensor, ""]
+    ) -> tuple[Entry, Any]:
+        """What to remember of one more real upload, and the notes; both only count if `keep`."""
         ...
 
     def shares(self, notes: Any, inner: Inner) -> Float[Tensor, "n parts"]:

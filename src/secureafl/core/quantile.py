@@ -75,14 +75,31 @@ def _observe_cpu(history: History, value: float) -> History:
     else:
         ordered[place + 1 : hole + 1] = ordered[place:hole]
     ordered[place] = recent[slot] = value
-    return history._replace(count=history.count + 1)
+    history.count.numpy()[...] += 1
+    return history
 
 
 def quantile(history: History, level: float) -> Float[Tensor, ""]:
     """Quantile with linear interpolation between neighbours; +inf while nothing was seen."""
+    if history.ordered.device.type == "cpu":
+        return _quantile_cpu(history, level)
+    return quantile_reference(history, level)
+
+
+def quantile_reference(history: History, level: float) -> Tensor:
+    """Plain torch, on any device."""
     newest = (history.count.clamp(max=len(history.recent)) - 1).clamp(min=0)
     position = level * newest.to(torch.float64)
     low = position.floor().long()
     below, above = row(history.ordered, low), row(history.ordered, torch.minimum(low + 1, newest))
     inside = below + (above - below) * (position - low)
     return torch.where(above == below, below, inside)  # inf - inf is NaN
+
+
+def _quantile_cpu(history: History, level: float) -> Tensor:
+    ordered = history.ordered.numpy()
+    newest = max(min(int(history.count), len(history.recent)) - 1, 0)
+    low = int(level * newest)
+    below, above = float(ordered[low]), float(ordered[min(low + 1, newest)])
+    inside = below if above == below else below + (above - below) * (level * newest - low)
+    return torch.tensor(inside, dtype=torch.float64)

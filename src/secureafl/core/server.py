@@ -12,16 +12,16 @@ from torch import Tensor
 
 from secureafl.core.ledger import Ledger
 from secureafl.core.types import Arrival, Decision, ServerView
-from secureafl.core.vectors import norm
+from secureafl.core.vectors import choose, norm
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
     from secureafl.core.protocols import Defense, Trusted
 
-# No update or step of use is longer. The bound keeps sums and differences of updates, and the
-# weights after any number of rounds, inside float32; products are guarded where they are made.
-LARGEST_NORM = 1e20
+# No update or step of use is longer. The bound keeps sums, differences and inner products of
+# updates inside float32; longer products are guarded where they are made.
+LARGEST_NORM = 1e18
 
 
 class Upload(NamedTuple):
@@ -63,18 +63,14 @@ class Server(NamedTuple):
             return _refusal(state.weights, reason), state._replace(round=state.round + 1)
         assert isinstance(upload.update, Tensor)
         assert base is not None
-        arrival = Arrival(
-            torch.tensor(upload.client, device=base.device),
-            torch.tensor(state.round - upload.version, device=base.device),
-            upload.update.detach(),
-            base,
-        )
-        now = torch.tensor(state.round, device=base.device)
+        numbers = (upload.client, state.round - upload.version, state.round)
+        client, staleness, now = torch.tensor(numbers, device=base.device).unbind()
+        arrival = Arrival(client, staleness, upload.update.detach(), base)
         view = ServerView(now, state.weights, self.learning_rate, self.trusted)
         decision, kept = self.defense.step(state.defense, arrival, view)
-        moved = state.weights - self.learning_rate * decision.direction
         ready = decision.ready & (norm(decision.direction) <= LARGEST_NORM)
-        weights = torch.where(ready, moved, state.weights)
+        moved = torch.add(state.weights, decision.direction, alpha=-self.learning_rate)
+        weights = choose(ready, moved, state.weights)
         decision = decision._replace(ready=ready)
         return decision, ServerState(state.round + 1, weights, kept, state.ledger)
 

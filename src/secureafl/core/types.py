@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 
@@ -41,17 +41,35 @@ class ServerView(NamedTuple):
     trusted: Trusted | None = None  # the server's own clean samples, where it has some
 
 
-class Mine(NamedTuple):
-    """What is remembered of one client, as an estimator sees it."""
+class News(NamedTuple):
+    """An upload beside the last one remembered of the same client, in float64.
 
-    known: Bool[Tensor, ""]  # whether it uploaded before; if not, the rest is zero
-    gradient: Float[Tensor, " d"]  # its last upload
-    base: Float[Tensor, " d"]  # the model under that
-    vectors: Float[Tensor, "slots d"]  # the estimator's own
+    The step s is its base model minus the last one's, the change y its gradient minus the last.
+    """
+
+    known: Bool[Tensor, ""]  # whether there was one; if not, s and y mean nothing
+    step_step: Float[Tensor, ""]  # s's
+    step_change: Float[Tensor, ""]  # s'y
+    change_change: Float[Tensor, ""]  # y'y
+    squared: Float[Tensor, ""]  # of the gradient with itself
+
+
+Part = Literal["upload", "step", "change"]
+
+
+class Entry(NamedTuple):
+    """What an estimator wants remembered with an upload, beside its gradient and base."""
+
+    places: Int[Tensor, " k"]  # among the estimator's own vectors
+    parts: tuple[Part, ...]  # what goes there
+    keep: Bool[Tensor, ""]
 
 
 class Inner(NamedTuple):
-    """Inner products of what is remembered (last upload, base, more), float64; a row per client."""
+    """Inner products of what is remembered (last upload, base, more), float64; a row per client.
+
+    The last upload's are only those with itself, the others 0: nobody asks.
+    """
 
     vectors: Float[Tensor, "n parts parts"]  # of a client's vectors with each other
     model: Float[Tensor, "n parts"]  # of a client's vectors with the model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -35,5 +36,28 @@ def set_row(matrix: Tensor, index: Int[Tensor, ""], value: Tensor, keep: Bool[Te
 
 
 def norm(vector: Tensor) -> Float[Tensor, ""]:
-    """Euclidean norm over the last axis, in float64: squares of large float32 overflow."""
-    return torch.linalg.vector_norm(vector, dim=-1, dtype=torch.float64)
+    """Euclidean norm over the last axis; exact enough for a bound, infinite if it overflows."""
+    return torch.linalg.vector_norm(vector, dim=-1)
+
+
+def scale_where(
+    flag: Bool[Tensor, ""], vector: Tensor, scale: Callable[[], Float[Tensor, ""]]
+) -> Tensor:
+    """`vector`, times `scale()` where the flag holds; not a copy where it does not."""
+    if flag.device.type == "cpu":  # reading a flag costs nothing here, a pass over memory does
+        return vector * scale().to(vector.dtype) if flag else vector
+    return vector * torch.where(flag, scale(), 1).to(vector.dtype)
+
+
+def choose(flag: Bool[Tensor, ""], one: Tensor, other: Tensor) -> Tensor:
+    """`torch.where` of a single flag; on a CPU not a copy."""
+    if flag.device.type == "cpu":
+        return one if flag else other
+    return torch.where(flag, one, other)
+
+
+def zero_unless(flag: Bool[Tensor, ""], vector: Tensor) -> Tensor:
+    """The vector, or zeros where the flag does not hold; on a CPU not a copy."""
+    if flag.device.type == "cpu":
+        return vector if flag else torch.zeros_like(vector)
+    return torch.where(flag, vector, 0)

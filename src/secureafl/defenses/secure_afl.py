@@ -11,6 +11,7 @@ The paper's ablation variants are settings: `aggregator = "mean"` (I), `estimate
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -21,16 +22,17 @@ from secureafl.core.errors import require
 from secureafl.core.protocols import Aggregator, Estimator, OrderRule
 from secureafl.core.quantile import History, no_history, observe, quantile
 from secureafl.core.server import LARGEST_NORM
-from secureafl.core.types import Arrival, Decision, Inner, Mine, ServerView
+from secureafl.core.types import Arrival, Decision, Entry, Inner, News, ServerView
 from secureafl.core.uploads import Uploads, no_uploads, with_upload
-from secureafl.core.vectors import norm, row, set_row
+from secureafl.core.vectors import row, scale_where, zero_unless
 from secureafl.estimators.lbfgs import Lbfgs
-from secureafl.kernels.aggregate import combined_order_mean
-from secureafl.kernels.memory import Memory, after_step, no_memory, recall, remember
-from secureafl.kernels.tiles import BASE, GRADIENT, OWN, combine, products
+from secureafl.kernels.memory import Memory, after_step, meet, no_memory
+from secureafl.kernels.operations import exchange, order_step
+from secureafl.kernels.step import Choice, moves_since, step_along
+from secureafl.kernels.tiles import GRADIENT, OWN, combine
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Float
     from torch import Tensor
 
 
@@ -75,80 +77,77 @@ class SecureAfl:
         )
 
     def step(self, state, arrival, server):
-        mine = _recall(state.memory, arrival)
-        last = _last_upload(state.reference, arrival) if state.reference else mine
-        arrival = arrival._replace(gradient=_first_clipped(arrival, last.known, self.clip_norm))
-        factor, comparable = _lipschitz_factor(last, arrival)
+        news = meet(state.memory, arrival)
+        last = _since_last_upload(state.reference, arrival) if state.reference else news
+        arrival = arrival._replace(gradient=_first_clipped(arrival, last, self.clip_norm))
+        factor, comparable = _lipschitz_factor(last)
         factors = observe(state.factors, factor, comparable)
         threshold = quantile(factors, self.alpha)
-        accepted = ~comparable | (factor <= threshold) | (not self.filter)
-        state = self._remembered(state._replace(factors=factors), mine, arrival, accepted, server)
-        direction, ready, state = self._direction(state, arrival, accepted, server)
+        # A factor that is not defined is 0, and passes.
+        accepted = factor <= threshold if self.filter else torch.ones_like(comparable)
         scores = {"lipschitz": torch.where(comparable, factor, torch.nan), "threshold": threshold}
+        keep = torch.ones_like(accepted) if self.rejected == "keep" else accepted
+        entry, notes = self.estimator.remember(state.notes, news, arrival, keep)
+        reference = state.reference and with_upload(state.reference, arrival)
+        state = state._replace(factors=factors, notes=notes, reference=reference)
+        if self.estimate:
+            direction, ready, state = self._aggregate(state, arrival, entry, keep, accepted, server)
+        else:
+            memory = exchange(state.memory, arrival, entry, server.weights, keep)
+            direction, ready, state = arrival.gradient, accepted, state._replace(memory=memory)
         return Decision(accepted, ready, direction, scores, "lipschitz"), state
 
-    def _remembered(
-        self, state: State, mine: Mine, arrival: Arrival, accepted: Tensor, server: ServerView
-    ) -> State:
-        keep = accepted | (self.rejected == "keep")
-        vectors, notes = self.estimator.remember(state.notes, mine, arrival, keep)
-        rows = torch.cat([arrival.gradient[None], arrival.base[None], vectors])
-        memory = remember(state.memory, arrival.client, rows, server.weights, keep)
-        reference = state.reference and with_upload(state.reference, arrival)
-        return state._replace(memory=memory, reference=reference, notes=notes)
-
-    def _direction(self, state: State, arrival: Arrival, accepted: Tensor, server: ServerView):
+    def _aggregate(
+        self,
+        state: State,
+        arrival: Arrival,
+        entry: Entry,
+        keep: Tensor,
+        accepted: Tensor,
+        server: ServerView,
+    ) -> tuple[Tensor, Tensor, State]:
         """The aggregate over the accepted upload and the estimates of all others."""
-        if not self.estimate:
-            return arrival.gradient, accepted, state
-        memory, weights = state.memory, server.weights
-        counts, always = accepted & self.use_received, torch.ones_like(accepted)
+        memory, weights, rule = state.memory, server.weights, state.rule
         # A client has one voice: its upload if that counts, else nothing this round.
-        present = memory.known.clone()
-        set_row(present, arrival.client, counts, always)
-        inner = Inner(memory.gram, memory.along, weights.double() @ weights.double())
-        shares = self.estimator.shares(state.notes, inner)
-        upload = torch.zeros_like(shares[0])
-        upload[GRADIENT] = 1
-        set_row(shares, arrival.client, upload, always)
-        direction, along, rule = self._aggregate(state, shares.to(weights.dtype), weights, present)
+        index = arrival.client.view(1)
+        voice = accepted if self.use_received else torch.zeros_like(accepted)
+        present = memory.known.index_copy(0, index, voice.view(1))
+        inner = Inner(memory.gram, memory.along, memory.squared)
+        shares = self.estimator.shares(state.notes, inner).index_fill_(0, index, 0)
+        shares[:, GRADIENT].index_fill_(0, index, 1)
+        if _is_order_rule(type(self.aggregator)):
+            choice = Choice(shares, present, *self.aggregator.ranks(present.sum()))
+            step, memory = order_step(memory, arrival, entry, keep, weights, choice)
+        else:
+            memory = exchange(memory, arrival, entry, weights, keep)
+            values = combine(memory.vectors, shares.to(weights.dtype), weights)
+            direction, rule = self.aggregator.aggregate(rule, values, present)
+            step = step_along(memory.vectors, direction, weights)
         # The server would not take a longer step, and then the inner products would be wrong.
-        ready = present.any() & (norm(direction) <= LARGEST_NORM)
-        memory = after_step(memory, -server.learning_rate * along, ready)
-        return torch.where(ready, direction, 0), ready, state._replace(memory=memory, rule=rule)
-
-    def _aggregate(self, state: State, shares: Tensor, weights: Tensor, present: Tensor):
-        """The step, its inner products with every remembered vector, and the rule's state."""
-        vectors, rule = state.memory.vectors, self.aggregator
-        if isinstance(rule, OrderRule):
-            ranks = rule.ranks(present.sum())
-            return *combined_order_mean(vectors, shares, weights, present, *ranks), state.rule
-        values = combine(vectors, shares, weights)
-        direction, after = rule.aggregate(state.rule, values, present)
-        return direction, products(vectors, direction), after
+        ready = present.any() & (step.squared <= LARGEST_NORM**2)
+        memory = after_step(memory, step, server.learning_rate, ready)
+        state = state._replace(memory=memory, rule=rule)
+        return zero_unless(ready, step.direction), ready, state
 
 
-def _recall(memory: Memory, arrival: Arrival) -> Mine:
-    rows = recall(memory, arrival.client, arrival.gradient.numel())
-    return Mine(row(memory.known, arrival.client), rows[GRADIENT], rows[BASE], rows[OWN:])
+@functools.cache
+def _is_order_rule(kind: type) -> bool:
+    return issubclass(kind, OrderRule)  # slow, for a protocol
 
 
-def _last_upload(reference: Uploads, arrival: Arrival) -> Mine:
-    known, client = row(reference.known, arrival.client), arrival.client
-    gradient, base = row(reference.gradient, client), row(reference.base, client)
-    return Mine(known, gradient, base, gradient[:0])
+def _since_last_upload(reference: Uploads, arrival: Arrival) -> News:
+    """As `meet`, but beside the client's last upload whatever became of that."""
+    gradient, base = (row(kind, arrival.client) for kind in (reference.gradient, reference.base))
+    return News(row(reference.known, arrival.client), *moves_since(gradient, base, arrival))
 
 
-def _first_clipped(arrival: Arrival, met: Bool[Tensor, ""], radius: float) -> Float[Tensor, " d"]:
+def _first_clipped(arrival: Arrival, news: News, radius: float) -> Float[Tensor, " d"]:
     """First contact has no Lipschitz factor; its norm is bounded instead."""
-    length = norm(arrival.gradient)
-    scale = torch.where(~met & (length > radius), radius / length, 1.0)
-    return arrival.gradient * scale.to(arrival.gradient.dtype)
+    too_long = ~news.known & (news.squared > radius**2)
+    return scale_where(too_long, arrival.gradient, lambda: radius * news.squared.rsqrt())
 
 
-def _lipschitz_factor(last: Mine, arrival: Arrival) -> tuple[Tensor, Tensor]:
+def _lipschitz_factor(news: News) -> tuple[Tensor, Tensor]:
     """The factor ||g - g_last|| / ||w_base - w_base_last||, and whether it is defined."""
-    change = norm(arrival.gradient - last.gradient)
-    step = norm(arrival.base - last.base)
-    comparable = last.known & (step > 0)
-    return torch.where(comparable, change / step, 0), comparable
+    comparable = news.known & (news.step_step > 0)
+    return torch.where(comparable, (news.change_change / news.step_step).sqrt(), 0), comparable

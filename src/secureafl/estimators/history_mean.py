@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from secureafl.core.errors import require
+from secureafl.core.types import Entry
 from secureafl.core.vectors import row, set_row
+from secureafl.kernels.tiles import OWN
 
 if TYPE_CHECKING:
     from jaxtyping import Int
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Notes(NamedTuple):
-    """How many uploads of each client were remembered."""
+    """Uploads remembered of each client; number k lies in place k modulo the length."""
 
     count: Int[Tensor, " n"]
 
@@ -36,20 +38,20 @@ class HistoryMean:
 
     @property
     def slots(self) -> int:
-        return self.length - 1  # the last upload is remembered anyway
+        return self.length
 
     def init(self, num_clients, weights):
         return Notes(torch.zeros(num_clients, dtype=torch.int64, device=weights.device))
 
-    def remember(self, notes, mine, arrival, keep):
-        earlier = torch.cat([mine.gradient[None], mine.vectors])[: self.slots]
+    def remember(self, notes, news, arrival, keep):
         count = row(notes.count, arrival.client)
         set_row(notes.count, arrival.client, count + 1, keep)
-        return earlier, notes
+        place = (count % self.length).view(1)
+        return Entry(place, ("upload",), keep), notes
 
     def shares(self, notes, inner):
         filled = notes.count.clamp(min=1, max=self.length)[:, None]
         place = torch.arange(self.length, device=filled.device)
         share = torch.where(place < filled, 1 / filled.double(), 0)
-        drift = torch.zeros_like(share[:, :1])
-        return torch.cat([share[:, :1], drift, share[:, 1:]], dim=1)
+        nothing = torch.zeros_like(inner.model[:, :OWN])  # of the last upload and the drift
+        return torch.cat([nothing, share], dim=1)

@@ -21,21 +21,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from secureafl.core.errors import require
-from secureafl.core.vectors import row, set_row
-from secureafl.kernels.bfgs import Products, bfgs_product
-from secureafl.kernels.tiles import BASE, GRADIENT, OWN
+from secureafl.core.types import Entry
+from secureafl.kernels.operations import lbfgs_shares
 
 if TYPE_CHECKING:
     from jaxtyping import Int
     from torch import Tensor
 
-    from secureafl.core.types import Inner
-
 
 class Notes(NamedTuple):
-    """How many pairs of each client are filled: the last so many, oldest first."""
+    """Pairs each client ever gave; pair number k lies in place k modulo the buffer's size."""
 
-    count: Int[Tensor, " n"]
+    appended: Int[Tensor, " n"]
 
 
 @dataclass(frozen=True)
@@ -58,37 +55,13 @@ class Lbfgs:
     def init(self, num_clients, weights):
         return Notes(torch.zeros(num_clients, dtype=torch.int64, device=weights.device))
 
-    def remember(self, notes, mine, arrival, keep):
-        step = arrival.base - mine.base
-        change = arrival.gradient - mine.gradient
-        length = step.double() @ step.double()
-        curved = change.double() @ step.double() > self.min_curvature * length
-        pair = mine.known & (length > 0) & curved
-        steps, changes = mine.vectors.chunk(2)
-        appended = torch.cat([steps[1:], step[None], changes[1:], change[None]])
-        count = (row(notes.count, arrival.client) + 1).clamp(max=self.buffer_size)
-        set_row(notes.count, arrival.client, count, pair & keep)
-        return torch.where(pair, appended, mine.vectors), notes
+    def remember(self, notes, news, arrival, keep):
+        # Never so for a step of zero, whatever the bound.
+        pair = news.known & (news.step_change > self.min_curvature * news.step_step)
+        index = arrival.client.view(1)
+        place = notes.appended.index_select(0, index) % self.buffer_size
+        notes.appended.index_add_(0, index, (pair & keep).long().view(1))
+        return Entry(torch.cat([place, place + self.buffer_size]), ("step", "change"), pair), notes
 
     def shares(self, notes, inner):
-        product = bfgs_product(self._products(inner), notes.count)
-        longest = self.max_correction * inner.vectors[:, GRADIENT, GRADIENT].sqrt()
-        scale = torch.where(product.length > longest, longest / product.length, 1.0)[:, None]
-        correction = [product.of_vector[:, None], product.of_steps, product.of_changes]
-        return torch.cat([torch.ones_like(scale), scale * torch.cat(correction, dim=1)], dim=1)
-
-    def _products(self, inner: Inner) -> Products:
-        """Inner products of the pairs, and with v = w - base."""
-        steps = slice(OWN, OWN + self.buffer_size)
-        changes = slice(steps.stop, OWN + self.slots)
-        gram = inner.vectors
-        along = inner.model - gram[:, BASE]
-        squared = inner.squared - 2 * inner.model[:, BASE] + gram[:, BASE, BASE]
-        return Products(
-            steps=gram[:, steps, steps],
-            cross=gram[:, steps, changes],
-            changes=gram[:, changes, changes],
-            along_steps=along[:, steps],
-            along_changes=along[:, changes],
-            squared=squared.clamp(min=0),
-        )
+        return lbfgs_shares(inner, notes.appended, self.buffer_size, self.max_correction)

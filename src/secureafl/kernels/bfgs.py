@@ -1,87 +1,170 @@
-"""Product of a compact BFGS matrix with a vector, for all clients at once.
+"""L-BFGS from inner products alone: the share each remembered vector has in an estimate.
 
 Byrd, Nocedal and Schnabel, "Representations of quasi-Newton matrices and their use in limited
 memory methods", Mathematical Programming 63, 1994, theorem 2.3. With the steps S and the changes
 Y in columns, oldest first, A = S'Y, D = diag(A), L the *strictly* lower part of A, and mu the
 curvature of the newest pair,
 
-    B v = mu v - [Y, mu S] [[-D, L'], [L, mu S'S]]^-1 [Y'v; mu S'v].
+    B v = mu v - mu S q - Y p,
+    (mu S'S + L D^-1 L') q = mu S'v + L D^-1 Y'v,    p = D^-1 (L' q - Y'v).
 
-With the diagonal left in L, B would map the newest step to zero. Everything here follows from inner
-products, all in float64; no vector is touched.
+With the diagonal left in L, B would map the newest step to zero. Everything is in float64 and no
+vector is touched. A matrix here is a list of rows of numbers, and a number is whatever one can
+calculate with: an array with one entry per client (`xp` is then NumPy or torch), or a register of
+a function being compiled.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
-import torch
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Int
-    from torch import Tensor
+from secureafl.kernels.tiles import BASE, GRADIENT, OWN
 
 _LARGEST_FACTOR = 1e10
 
+Numbers = list[Any]
+Matrix = list[list[Any]]
+
 
 class Products(NamedTuple):
-    """Inner products of each client's pairs; the last `count` of the m places are filled."""
+    """Inner products of the pairs, oldest first, and of v with them and itself."""
 
-    steps: Float[Tensor, "n m m"]  # S'S
-    cross: Float[Tensor, "n m m"]  # S'Y
-    changes: Float[Tensor, "n m m"]  # Y'Y
-    along_steps: Float[Tensor, "n m"]  # S'v
-    along_changes: Float[Tensor, "n m"]  # Y'v
-    squared: Float[Tensor, " n"]  # v'v
+    steps: Matrix  # S'S
+    cross: Matrix  # S'Y
+    changes: Matrix  # Y'Y
+    along_steps: Numbers  # S'v
+    along_changes: Numbers  # Y'v
+    squared: Any  # v'v
 
 
 class Combination(NamedTuple):
     """B v = of_vector * v + of_steps . S + of_changes . Y, and its length."""
 
-    of_vector: Float[Tensor, " n"]
-    of_steps: Float[Tensor, "n m"]
-    of_changes: Float[Tensor, "n m"]
-    length: Float[Tensor, " n"]
+    of_vector: Any
+    of_steps: Numbers
+    of_changes: Numbers
+    length: Any
 
 
-def bfgs_product(inner: Products, count: Int[Tensor, " n"]) -> Combination:
-    """B v as a combination; zero where a client has no pair, or its system no usable solution."""
-    mu = inner.cross[:, -1, -1] / inner.steps[:, -1, -1]
-    system = _middle(inner, count, mu)
-    right = torch.cat([inner.along_changes, mu[:, None] * inner.along_steps], dim=1)
-    solved = torch.linalg.solve_ex(system, right[:, :, None]).result[:, :, 0]
-    of_changes, of_steps = (-solved).chunk(2, dim=1)
-    of_steps = mu[:, None] * of_steps
+def lbfgs_shares(xp, gram, along, squared, appended, pairs: int, max_correction: float) -> Any:
+    """Shares [n, 2 + 2 m] in g + B (w - base), with B (w - base) no longer than its cap.
+
+    `appended` counts the pairs each client ever gave; they lie in a ring of `pairs` places.
+    """
+    place = xp.arange(pairs, device=gram.device)
+    ring = (appended[:, None] + place) % pairs  # oldest first; empty places before them
+    order = OWN + xp.concatenate([ring, ring + pairs], axis=1)
+    client = xp.arange(len(gram), device=gram.device)[:, None]
+    inner = _in_order(xp, gram, along, squared, client, order)
+    made = bfgs_product(xp, inner, appended)
+    scale = cap(xp, made.length, max_correction * xp.sqrt(gram[:, GRADIENT, GRADIENT]))
+    shares = xp.zeros(gram.shape[:2], dtype=gram.dtype, device=gram.device)
+    shares[:, GRADIENT] = 1.0
+    shares[:, BASE] = scale * made.of_vector
+    of_pairs = xp.stack([scale * factor for factor in made.of_steps + made.of_changes], 1)
+    shares[client, order] = of_pairs
+    return shares
+
+
+def _in_order(xp, gram, along, squared, client, order) -> Products:
+    """Inner products of the pairs, oldest first, and with v = w - base."""
+    size = order.shape[1] // 2
+    ordered = gram[client[:, :, None], order[:, :, None], order[:, None, :]]
+    table = xp.moveaxis(ordered, 0, 2)
+    with_v = (along - gram[:, BASE])[client, order].T
+    drift = squared - 2 * along[:, BASE] + gram[:, BASE, BASE]
+
+    def block(down: int, right: int) -> Matrix:
+        return [[table[down + i, right + k] for k in range(size)] for i in range(size)]
+
+    return Products(
+        steps=block(0, 0),
+        cross=block(0, size),
+        changes=block(size, size),
+        along_steps=list(with_v[:size]),
+        along_changes=list(with_v[size:]),
+        squared=xp.where(drift > 0, drift, 0.0),
+    )
+
+
+def bfgs_product(xp, inner: Products, filled) -> Combination:
+    """B v as a combination; zero where a client has no pair, or its system no usable solution.
+
+    Of the m places the last `filled` count (all, if that is more).
+    """
+    size = len(inner.steps)
+    places = range(size)
+    full = [filled >= size - i for i in places]
+    mu = inner.cross[-1][-1] / inner.steps[-1][-1]
+    over = [xp.where(full[i], 1 / inner.cross[i][i], 0.0) for i in places]  # D^-1
+    lower = [[inner.cross[i][k] for k in range(i)] for i in places]  # L
+    lower = [[xp.where(full[k], x, 0.0) for k, x in enumerate(row)] for row in lower]
+    right = [over[k] * inner.along_changes[k] for k in places]
+    goal = [mu * inner.along_steps[i] + _dot(lower[i], right) for i in places]
+    system = [
+        [mu * inner.steps[i][k] + _dot(lower[i][:k], lower[k], over) for k in range(i + 1)]
+        for i in places
+    ]
+    for i in places:
+        goal[i] = xp.where(full[i], goal[i], 0.0)
+        system[i] = [xp.where(full[k], x, 1.0 if i == k else 0.0) for k, x in enumerate(system[i])]
+    q = _solve(system, goal)
+    p = [over[k] * (sum(lower[i][k] * q[i] for i in range(k + 1, size))) - right[k] for k in places]
+    of_steps, of_changes = [-mu * x for x in q], [-x for x in p]
     # False for NaN too. What these multiply is far below 1e28 (`core.server.LARGEST_NORM` times
     # the steps of a long run), so the float32 product stays finite.
-    factors = torch.cat([mu[:, None], of_steps, of_changes], dim=1)
-    sound = (factors.abs() <= _LARGEST_FACTOR).all(dim=1) & (count > 0)
-    mu = torch.where(sound, mu, 0)
-    of_steps = torch.where(sound[:, None], of_steps, 0)
-    of_changes = torch.where(sound[:, None], of_changes, 0)
-    return Combination(mu, of_steps, of_changes, _length(inner, mu, of_steps, of_changes))
+    sound = filled >= 1
+    for factor in [mu, *of_steps, *of_changes]:
+        sound = sound & (abs(factor) <= _LARGEST_FACTOR)
+    mu, *rest = (xp.where(sound, factor, 0.0) for factor in [mu, *of_steps, *of_changes])
+    of_steps, of_changes = rest[:size], rest[size:]
+    squared = _squared(inner, mu, of_steps, of_changes)
+    length = xp.sqrt(xp.where(squared >= 0, squared, 0.0))
+    return Combination(mu, of_steps, of_changes, length)
 
 
-def _length(inner: Products, mu: Tensor, of_steps: Tensor, of_changes: Tensor) -> Tensor:
-    """Euclidean norm of the combination, from inner products alone."""
-    squared = mu**2 * inner.squared
-    squared = squared + torch.einsum("ni,nij,nj->n", of_steps, inner.steps, of_steps)
-    squared = squared + torch.einsum("ni,nij,nj->n", of_changes, inner.changes, of_changes)
-    squared = squared + 2 * torch.einsum("ni,nij,nj->n", of_steps, inner.cross, of_changes)
-    squared = squared + 2 * mu * (of_steps * inner.along_steps).sum(dim=1)
-    squared = squared + 2 * mu * (of_changes * inner.along_changes).sum(dim=1)
-    return squared.clamp(min=0).sqrt()
+def cap(xp, length, longest) -> Any:
+    """What a vector of this length is multiplied with to be no longer than that."""
+    too_long = length > longest
+    return xp.where(too_long, longest / xp.where(too_long, length, 1.0), 1.0)
 
 
-def _middle(inner: Products, count: Tensor, mu: Tensor) -> Tensor:
-    """The 2m x 2m middle matrix; rows and columns of empty places are those of the identity."""
-    size = inner.steps.shape[1]
-    lower = torch.tril(inner.cross, diagonal=-1)
-    diagonal = torch.diag_embed(inner.cross.diagonal(dim1=1, dim2=2))
-    upper_half = torch.cat([-diagonal, lower.transpose(1, 2)], dim=2)
-    lower_half = torch.cat([lower, mu[:, None, None] * inner.steps], dim=2)
-    system = torch.cat([upper_half, lower_half], dim=1)
-    place = torch.arange(size, device=count.device)
-    empty = (place < size - count[:, None]).repeat(1, 2)
-    identity = torch.eye(2 * size, dtype=system.dtype, device=system.device)
-    return torch.where(empty[:, :, None] | empty[:, None, :], identity, system)
+def _dot(*factors: Numbers) -> Any:
+    """Sum of products, as far as the shortest list reaches."""
+    total: Any = 0.0
+    for numbers in zip(*factors, strict=False):
+        product = numbers[0]
+        for number in numbers[1:]:
+            product = product * number
+        total = total + product
+    return total
+
+
+def _solve(system: Matrix, right: Numbers) -> Numbers:
+    """Cholesky without roots; `system` is the lower half of a positive definite matrix (D > 0)."""
+    size = len(right)
+    factor: Matrix = [[] for _ in range(size)]  # unit lower triangle, without its diagonal
+    diagonal: Numbers = []
+    found: Numbers = []
+    for i in range(size):
+        for k in range(i):
+            rest = system[i][k] - _dot(factor[i], factor[k], diagonal)
+            factor[i].append(rest / diagonal[k])
+        diagonal.append(system[i][i] - _dot(factor[i], factor[i], diagonal))
+        found.append(right[i] - _dot(factor[i], found))
+    for i in reversed(range(size)):
+        below = sum(factor[k][i] * found[k] for k in range(i + 1, size))
+        found[i] = found[i] / diagonal[i] - below
+    return found
+
+
+def _squared(inner: Products, mu, of_steps: Numbers, of_changes: Numbers) -> Any:
+    """The combination's inner product with itself."""
+    size = range(len(of_steps))
+    towards_v = _dot(of_steps, inner.along_steps) + _dot(of_changes, inner.along_changes)
+    total = mu * (mu * inner.squared + 2 * towards_v)
+    for i in size:
+        towards_step = _dot(inner.steps[i], of_steps) + 2 * _dot(inner.cross[i], of_changes)
+        total = total + of_steps[i] * towards_step
+        total = total + of_changes[i] * _dot(inner.changes[i], of_changes)
+    return total

@@ -11,59 +11,54 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from secureafl.core.vectors import set_row
-from secureafl.kernels.fused import fused_inner_products, has_fused
-from secureafl.kernels.tiles import allocate, inner_products, read_client, write_client
+from secureafl.core.types import News
+from secureafl.core.vectors import choose, row
+from secureafl.kernels.operations import differences
+from secureafl.kernels.tiles import allocate
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Bool, Float
     from torch import Tensor
+
+    from secureafl.core.types import Arrival
+    from secureafl.kernels.step import Step
 
 
 class Memory(NamedTuple):
-    """Row k is client k's."""
+    """Row k is client k's. Inner products are float64."""
 
     vectors: Float[Tensor, "tiles n slots width"]
     known: Bool[Tensor, " n"]
-    gram: Float[Tensor, "n slots slots"]  # inner products of the vectors, float64
-    along: Float[Tensor, "n slots"]  # inner products with the current model, float64
+    gram: Float[Tensor, "n slots slots"]  # inner products of the vectors (see `core.types.Inner`)
+    along: Float[Tensor, "n slots"]  # with the current model
+    squared: Float[Tensor, ""]  # the current model with itself
 
 
 def no_memory(num_clients: int, slots: int, weights: Tensor) -> Memory:
     """Nobody has been heard of."""
-    device = weights.device
+    exact = {"dtype": torch.float64, "device": weights.device}
     return Memory(
         allocate(num_clients, slots, weights),
-        torch.zeros(num_clients, dtype=torch.bool, device=device),
-        torch.zeros(num_clients, slots, slots, dtype=torch.float64, device=device),
-        torch.zeros(num_clients, slots, dtype=torch.float64, device=device),
+        torch.zeros(num_clients, dtype=torch.bool, device=weights.device),
+        torch.zeros(num_clients, slots, slots, **exact),
+        torch.zeros(num_clients, slots, **exact),
+        weights.double() @ weights.double(),
     )
 
 
-def recall(memory: Memory, client: Int[Tensor, ""], size: int) -> Float[Tensor, "slots d"]:
-    """A copy of one client's vectors."""
-    return read_client(memory.vectors, client, size)
-
-
-def remember(
-    memory: Memory,
-    client: Int[Tensor, ""],
-    rows: Float[Tensor, "slots d"],
-    weights: Float[Tensor, " d"],
-    keep: Bool[Tensor, ""],
-) -> Memory:
-    """Replace one client's vectors where `keep` holds; `weights` is the current model."""
-    write_client(memory.vectors, client, rows, keep)
-    fused = has_fused(memory.vectors)
-    inner = (fused_inner_products if fused else inner_products)(rows, weights)
-    set_row(memory.gram, client, inner[:, :-1], keep)
-    set_row(memory.along, client, inner[:, -1], keep)
-    set_row(memory.known, client, torch.ones_like(keep), keep)
-    return memory
+def meet(memory: Memory, arrival: Arrival) -> News:
+    """An upload beside what is remembered of its client."""
+    return News(row(memory.known, arrival.client), *differences(memory.vectors, arrival))
 
 
 def after_step(
-    memory: Memory, along_step: Float[Tensor, "n slots"], stepped: Bool[Tensor, ""]
+    memory: Memory, step: Step, learning_rate: float, stepped: Bool[Tensor, ""]
 ) -> Memory:
-    """The memory once the model has moved; `along_step` are inner products with the movement."""
-    return memory._replace(along=memory.along + torch.where(stepped, along_step, 0))
+    """The memory once the model has moved by -learning_rate times the step's direction."""
+    along = torch.add(memory.along, step.along, alpha=-learning_rate)
+    squared = torch.add(memory.squared, step.with_model, alpha=-2 * learning_rate)
+    squared = torch.add(squared, step.squared, alpha=learning_rate**2)
+    return memory._replace(
+        along=choose(stepped, along, memory.along),
+        squared=choose(stepped, squared, memory.squared),
+    )

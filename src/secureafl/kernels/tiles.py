@@ -12,18 +12,22 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Float, Int
     from torch import Tensor
 
-WIDTH = 128  # coordinates per tile
+WIDTH = 16  # coordinates per tile: a tile row is one cache line, two tiles of 50 clients fit in L1
 GRADIENT, BASE = 0, 1  # every client's first two vectors: its last upload, and the model under it
 OWN = 2  # where the estimator's own begin
 
 
 def allocate(num_clients: int, slots: int, like: Tensor) -> Float[Tensor, "tiles n slots width"]:
     """Room for `slots` vectors of the size of `like` per client, all zero."""
-    tiles = -(-like.numel() // WIDTH)
-    return like.new_zeros(tiles, num_clients, slots, WIDTH)
+    return like.new_zeros(num_tiles(like.numel()), num_clients, slots, WIDTH)
+
+
+def num_tiles(size: int) -> int:
+    """Tiles that hold `size` coordinates, the last one perhaps in part."""
+    return -(-size // WIDTH)
 
 
 def read_client(
@@ -34,21 +38,11 @@ def read_client(
     return mine.transpose(0, 1).reshape(vectors.shape[2], -1)[:, :size]
 
 
-def write_client(
-    vectors: Float[Tensor, "tiles n slots width"],
-    client: Int[Tensor, ""],
-    rows: Float[Tensor, "slots d"],
-    keep: Bool[Tensor, ""],
-) -> None:
-    """Put one client's vectors in place, where `keep` holds."""
-    index = client.view(1)
-    mine = as_tiles(rows, len(vectors))
-    if vectors.device.type == "cpu":  # reading a flag costs nothing here, a masked copy does
-        if keep:
-            vectors[:, int(client)] = mine
-        return
-    mine = torch.where(keep, mine[:, None], vectors.index_select(1, index))
-    vectors.index_copy_(1, index, mine)
+def as_tiles(rows: Float[Tensor, "rows d"], tiles: int) -> Float[Tensor, "tiles rows width"]:
+    """Vectors cut into tiles, the last one filled up with zeros."""
+    missing = tiles * WIDTH - rows.shape[1]
+    padded = torch.nn.functional.pad(rows, (0, missing))
+    return padded.view(len(rows), tiles, WIDTH).transpose(0, 1)
 
 
 def combine(
@@ -70,21 +64,8 @@ def combine(
 def products(
     vectors: Float[Tensor, "tiles n slots width"], vector: Float[Tensor, " d"]
 ) -> Float[Tensor, "n slots"]:
-    """Inner product of every remembered vector with one more, in float64."""
+    """Inner product of every remembered vector but the uploads with one more, in float64."""
     tiles = as_tiles(vector[None], len(vectors))[:, 0]
-    return torch.einsum("tnsw,tw->tns", vectors, tiles).sum(dim=0, dtype=torch.float64)
-
-
-def as_tiles(rows: Float[Tensor, "rows d"], tiles: int) -> Float[Tensor, "tiles rows width"]:
-    """Vectors cut into tiles, the last one filled up with zeros."""
-    missing = tiles * WIDTH - rows.shape[1]
-    padded = torch.nn.functional.pad(rows, (0, missing))
-    return padded.view(len(rows), tiles, WIDTH).transpose(0, 1)
-
-
-def inner_products(
-    rows: Float[Tensor, "rows d"], model: Float[Tensor, " d"]
-) -> Float[Tensor, "rows more"]:
-    """Of vectors with each other, and in the last column with the model; in float64."""
-    exact = rows.double()
-    return exact @ torch.cat([exact, model.double()[None]]).T
+    found = torch.einsum("tnsw,tw->tns", vectors, tiles).sum(dim=0, dtype=torch.float64)
+    found[:, GRADIENT] = 0
+    return found

@@ -1,0 +1,61 @@
+"""Which version of the hot operations runs: plain torch, compiled for the CPU, or for a GPU."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal, get_args
+
+from secureafl.core.errors import ConfigError
+from secureafl.kernels import reference
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Kernels = Literal["auto", "reference", "cpu", "gpu"]
+
+_DEVICE = {"cpu": "cpu", "cuda": "gpu"}
+_NEEDS = {"cpu": "llvmlite", "gpu": "triton"}
+_chosen: Kernels = "auto"
+
+
+def use_kernels(kind: Kernels) -> None:
+    """Choose for the whole process; "auto" takes the fastest that runs here."""
+    global _chosen
+    if kind not in get_args(Kernels):
+        raise ConfigError(f"kernels = {kind!r}: give one of {', '.join(get_args(Kernels))}")
+    if kind in _NEEDS and _module(kind) is None:
+        raise ConfigError(f"kernels = '{kind}': {_NEEDS[kind]} is missing; install it or use auto")
+    _chosen = kind
+
+
+def version_for(tensor: Tensor) -> ModuleType:
+    """The module whose operations fit this tensor's device."""
+    here = _DEVICE.get(tensor.device.type, "reference")
+    if _chosen == "reference" or here == "reference":
+        return reference
+    if _chosen not in ("auto", here):
+        raise ConfigError(
+            f"kernels = '{_chosen}': the model is on {tensor.device.type}; use auto or {here}"
+        )
+    return _module(here) or _say_once(here)
+
+
+@functools.cache
+def _module(kind: str) -> ModuleType | None:
+    try:
+        importlib.import_module(_NEEDS[kind])
+    except ImportError:
+        return None
+    return importlib.import_module(f"secureafl.kernels.{kind}")
+
+
+@functools.cache
+def _say_once(kind: str) -> ModuleType:
+    logging.getLogger("secureafl").warning(
+        "%s is not installed: the server step is many times slower (pip install %s)",
+        *(_NEEDS[kind], _NEEDS[kind]),
+    )
+    return reference

@@ -1,0 +1,267 @@
+"""The hot operations compiled for this CPU (`kernels.cpu_code`), on all threads torch may use."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from secureafl.kernels import reference
+from secureafl.kernels.cpu_code import (
+    IN_REGISTERS,
+    LANES,
+    Rows,
+    differences_pass,
+    exchange_pass,
+    inner_pairs,
+    lbfgs_pass,
+    order_pass,
+    room_for,
+)
+from secureafl.kernels.network import middle_network, sorting_network
+from secureafl.kernels.step import Step
+from secureafl.kernels.tiles import BASE, GRADIENT, OWN, WIDTH
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from secureafl.core.types import Arrival, Entry, Inner
+    from secureafl.kernels.memory import Memory
+    from secureafl.kernels.step import Choice
+
+WORTH_IT = 1 << 20  # numbers in the memory; below, plain torch is as fast and needs no compiling
+_BLOCKS, _SMALLEST = 16, 32  # blocks of tiles, at most; tiles in one, at least
+_LARGEST = float(np.finfo(np.float32).max)  # not infinity: the compiler is told there is none
+_MOST_SLOTS, _MOST_PAIRS = 16, 7  # whose inner products are unrolled
+
+
+def _plain_will_do(vectors: Tensor) -> bool:
+    return vectors.numel() < WORTH_IT or vectors.dtype != torch.float32
+
+
+def differences(vectors: Tensor, arrival: Arrival) -> tuple[Tensor, ...]:
+    """See `kernels.operations.differences`."""
+    if _plain_will_do(vectors):
+        return reference.differences(vectors, arrival)
+    tiles, clients, slots, _ = vectors.shape
+    run, ranges = differences_pass(clients, slots), _ranges(tiles, arrival.gradient.numel())
+    sums = np.zeros((ranges.blocks, LANES))
+    given = (arrival.gradient.contiguous(), arrival.base.contiguous())
+    arrays = (*(vector.data_ptr() for vector in given), _address(sums))
+    mine = vectors.data_ptr() + 4 * int(arrival.client) * slots * WIDTH
+    ranges.run(lambda *numbers: run(mine, *arrays, *numbers))
+    return torch.from_numpy(sums.sum(axis=0)).unbind()
+
+
+def exchange(
+    memory: Memory, arrival: Arrival, entry: Entry, weights: Tensor, keep: Tensor
+) -> Memory:
+    """See `kernels.operations.exchange`."""
+    tiles, clients, slots, _ = memory.vectors.shape
+    if _plain_will_do(memory.vectors) or slots > _MOST_SLOTS:
+        return reference.exchange(memory, arrival, entry, weights, keep)
+    client, new = int(arrival.client), _new_rows(entry, keep)
+    run, ranges = exchange_pass(clients, slots, new), _ranges(tiles, weights.numel())
+    sums, given = _room(ranges, new, slots), _contiguous(weights, arrival)
+    arrays = (*(vector.data_ptr() for vector in given), _address(sums))
+    mine = memory.vectors.data_ptr() + 4 * client * slots * WIDTH
+    ranges.run(lambda *numbers: run(mine, *arrays, *numbers))
+    _note_products(memory, client, new, sums)
+    return memory
+
+
+def _room(ranges: _Ranges, new: Rows, slots: int) -> np.ndarray:
+    return np.zeros((ranges.blocks, room_for(new, slots)))
+
+
+def _contiguous(weights: Tensor, arrival: Arrival) -> tuple[Tensor, ...]:
+    return weights.contiguous(), arrival.gradient.contiguous(), arrival.base.contiguous()
+
+
+def _new_rows(entry: Entry, keep: Tensor) -> Rows:
+    """Places of a client that get new rows, and what these are."""
+    if not keep:
+        return ()
+    own = zip(entry.places.tolist(), entry.parts, strict=True) if entry.keep else ()
+    return (GRADIENT, "upload"), (BASE, "base"), *((OWN + place, part) for place, part in own)
+
+
+def _note_products(memory: Memory, client: int, new: Rows, sums: np.ndarray) -> None:
+    """Write down a client's new inner products; none but the model's without new rows."""
+    totals, pairs = sums.sum(axis=0), _pairs(new, memory.gram.shape[1])
+    memory.squared.numpy()[...] = totals[pairs.model]
+    if not new:
+        return
+    memory.gram.numpy()[client].put(pairs.among, totals[pairs.among_from])
+    memory.along.numpy()[client].put(pairs.along, totals[pairs.along_from])
+    memory.known.numpy()[client] = True
+
+
+class _Pairs(NamedTuple):
+    """Where in a client's tables the sums of `inner_pairs` belong, and which of them."""
+
+    among: np.ndarray  # of its rows with each other
+    among_from: np.ndarray
+    along: np.ndarray  # of its rows with the model
+    along_from: np.ndarray
+    model: int  # the one of the model with itself
+
+
+@functools.cache
+def _pairs(new: Rows, slots: int) -> _Pairs:
+    one, other = np.array(inner_pairs(new, slots)).T
+    among = np.flatnonzero(other < slots)
+    places = np.concatenate([one[among] * slots + other[among], other[among] * slots + one[among]])
+    along = np.flatnonzero((one < slots) & (other == slots))
+    model = int(np.flatnonzero(one == slots)[0])
+    return _Pairs(places, np.tile(among, 2), one[along], along, model)
+
+
+def order_step(
+    memory: Memory, arrival: Arrival, entry: Entry, keep: Tensor, weights: Tensor, choice: Choice
+) -> tuple[Step, Memory]:
+    """See `kernels.operations.order_step`."""
+    tiles, clients, slots, _ = memory.vectors.shape
+    if _plain_will_do(memory.vectors) or slots > _MOST_SLOTS:
+        return reference.order_step(memory, arrival, entry, keep, weights, choice)
+    client, new = int(arrival.client), _new_rows(entry, keep)
+    order = _order(choice.present.numpy().tobytes(), int(choice.first), int(choice.last))
+    run, ranges = (
+        order_pass(clients, slots, order.in_registers, new),
+        _ranges(tiles, weights.numel()),
+    )
+    columns, size = clients * slots + LANES, weights.numel()
+    direction = torch.empty(tiles * WIDTH)
+    along, inner = np.zeros((ranges.blocks, columns)), _room(ranges, new, slots)
+    shares = choice.shares.numpy().astype(np.float32)
+    vectors, given = memory.vectors.data_ptr(), _contiguous(weights, arrival)
+    before = (vectors, _address(shares), *(v.data_ptr() for v in given), direction.data_ptr())
+    after = (_address(along), _address(inner), *order.arguments, client)
+
+    def work(*numbers: int) -> None:
+        scratch = torch.empty(order.rows * WIDTH + columns)  # on a cache line, unlike NumPy's
+        run(*before, scratch.data_ptr(), *after, *numbers)
+
+    ranges.run(work)
+    _note_products(memory, client, new, inner)
+    totals = along.sum(axis=0)
+    products, with_model, squared = np.split(totals[:-2], [clients * slots, clients * slots + 1])
+    parts = (products.reshape(clients, slots), with_model.reshape(()), squared.reshape(()))
+    return Step(direction[:size], *(torch.from_numpy(part) for part in parts)), memory
+
+
+class _Order(NamedTuple):
+    """Which order statistics are wanted, in the terms of `order_pass`."""
+
+    in_registers: bool
+    rows: int
+    arguments: tuple[int | float, ...]
+    arrays: tuple[np.ndarray, ...]  # which some arguments are the addresses of
+
+
+@functools.lru_cache(maxsize=1024)
+def _order(present: bytes, first: int, last: int) -> _Order:
+    """For the clients present (a byte each) and the order statistics that are averaged.
+
+    Rows that nobody stands for (absent clients, and one that makes the number even) hold as many
+    lowest as highest values: that leaves the middle in the middle.
+    """
+    there = np.frombuffer(present, dtype=bool)
+    clients, rows = len(there), len(there) + len(there) % 2
+    absent = np.flatnonzero(~there)
+    lowest = len(absent) // 2
+    absent = np.concatenate([absent, np.arange(clients, rows)])
+    fill = np.full(len(absent), _LARGEST, np.float32)
+    fill[:lowest] = -_LARGEST
+    low, high = first + lowest, last + lowest
+    middle, scale = (rows // 2 - 1, rows // 2), 1 / max(last - first + 1, 1)
+    central = middle[0] <= low and high <= middle[1]
+    in_registers = central and clients <= IN_REGISTERS
+    network = middle_network(rows) if central else sorting_network(rows)
+    if last - first + 1 == clients:
+        network = network[:0]  # a mean needs no order
+    weights = [scale if low <= k <= high else 0.0 for k in middle]
+    weights = weights if in_registers else [scale, 0.0]
+    tables = (_address(absent), _address(fill), len(absent), _address(network), len(network))
+    return _Order(in_registers, rows, (*tables, low, high, *weights), (absent, fill, network))
+
+
+def lbfgs_shares(inner: Inner, appended: Tensor, pairs: int, max_correction: float) -> Tensor:
+    """See `kernels.operations.lbfgs_shares`."""
+    if pairs > _MOST_PAIRS:
+        return reference.lbfgs_shares(inner, appended, pairs, max_correction)
+    shares = torch.empty_like(inner.model)
+    arrays = (inner.vectors, inner.model, appended, shares)
+    numbers = (float(inner.squared), max_correction, len(shares))
+    lbfgs_pass(pairs)(*(array.data_ptr() for array in arrays), *numbers)
+    return shares
+
+
+class _Ranges(NamedTuple):
+    """Tiles dealt out to threads; what each block of tiles adds up to has a row of its own.
+
+    So sums do not depend on the number of threads.
+    """
+
+    size: int
+    block: int  # tiles in one
+    blocks: int
+    ranges: list[tuple[int, int]]  # of tiles, one for each thread
+
+    def run(self, work: Callable[[int, int, int, int], None]) -> None:
+        """Call `work` with the size, a block's tiles, and a range of tiles."""
+        first, *others = self.ranges
+        helpers = _helpers(os.getpid(), len(others))
+        for helper, more in zip(helpers, others, strict=True):
+            helper.asked.put((work, self.size, self.block, *more))
+        work(self.size, self.block, *first)
+        for helper in helpers:
+            helper.done.get()
+
+
+@functools.lru_cache
+def _deal_out(tiles: int, size: int, threads: int) -> _Ranges:
+    block = max(_SMALLEST, -(-tiles // _BLOCKS))
+    blocks = -(-tiles // block)
+    share = -(-blocks // min(threads, blocks)) * block
+    return _Ranges(
+        *(size, block, blocks), [(s, min(s + share, tiles)) for s in range(0, tiles, share)]
+    )
+
+
+def _ranges(tiles: int, size: int) -> _Ranges:
+    return _deal_out(tiles, size, torch.get_num_threads())
+
+
+class _Helper(threading.Thread):
+    """A thread that waits for work: a pool's futures would cost as much as a small pass."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.asked: SimpleQueue[Any] = SimpleQueue()
+        self.done: SimpleQueue[None] = SimpleQueue()
+
+    def run(self) -> None:
+        while True:
+            work, *numbers = self.asked.get()
+            work(*numbers)
+            self.done.put(None)
+
+
+@functools.cache
+def _helpers(process: int, count: int) -> list[_Helper]:
+    """Helpers of this process; a fork has none of its parent's."""
+    found = [_Helper() for _ in range(count)]
+    for helper in found:
+        helper.start()
+    return found
+
+
+def _address(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]

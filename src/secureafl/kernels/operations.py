@@ -1,0 +1,56 @@
+"""The few hot operations: one name each, whatever runs underneath."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from secureafl.kernels.choice import version_for
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+    from torch import Tensor
+
+    from secureafl.core.types import Arrival, Entry, Inner
+    from secureafl.kernels.memory import Memory
+    from secureafl.kernels.step import Choice, Step
+
+
+def differences(
+    vectors: Float[Tensor, "tiles n slots width"], arrival: Arrival
+) -> tuple[Tensor, ...]:
+    """What `core.types.News` holds after `known`."""
+    return version_for(vectors).differences(vectors, arrival)
+
+
+def exchange(
+    memory: Memory,
+    arrival: Arrival,
+    entry: Entry,
+    weights: Float[Tensor, " d"],
+    keep: Bool[Tensor, ""],
+) -> Memory:
+    """Put the upload and what comes with it in its client's rows where `keep` holds.
+
+    That client's inner products, and the model's with itself, are computed anew.
+    """
+    return version_for(memory.vectors).exchange(memory, arrival, entry, weights, keep)
+
+
+def order_step(
+    memory: Memory,
+    arrival: Arrival,
+    entry: Entry,
+    keep: Bool[Tensor, ""],
+    weights: Float[Tensor, " d"],
+    choice: Choice,
+) -> tuple[Step, Memory]:
+    """`exchange`, then a mean of order statistics over the clients' combinations: in one pass."""
+    version = version_for(memory.vectors)
+    return version.order_step(memory, arrival, entry, keep, weights, choice)
+
+
+def lbfgs_shares(
+    inner: Inner, appended: Int[Tensor, " n"], pairs: int, max_correction: float
+) -> Float[Tensor, "n parts"]:
+    """Of every remembered vector in its client's estimate (`kernels.bfgs`)."""
+    return version_for(inner.vectors).lbfgs_shares(inner, appended, pairs, max_correction)

@@ -1,0 +1,84 @@
+"""The hot operations in plain torch, on any device: what the fast versions are compared with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from secureafl.core.vectors import row, set_row
+from secureafl.kernels.bfgs import lbfgs_shares as _lbfgs_shares
+from secureafl.kernels.order import order_mean
+from secureafl.kernels.step import Choice, Step, moves_since, step_along
+from secureafl.kernels.tiles import BASE, GRADIENT, OWN, as_tiles, combine, read_client
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from secureafl.core.types import Arrival, Entry, Inner
+    from secureafl.kernels.memory import Memory
+
+
+def differences(vectors: Tensor, arrival: Arrival) -> tuple[Tensor, ...]:
+    """See `kernels.operations.differences`."""
+    mine = read_client(vectors[:, :, :OWN], arrival.client, arrival.gradient.numel())
+    return moves_since(mine[GRADIENT], mine[BASE], arrival)
+
+
+def exchange(
+    memory: Memory, arrival: Arrival, entry: Entry, weights: Tensor, keep: Tensor
+) -> Memory:
+    """See `kernels.operations.exchange`."""
+    mine = read_client(memory.vectors, arrival.client, weights.numel())
+    rows = torch.where(keep, _renewed(mine, arrival, entry), mine)
+    index = arrival.client.view(1)
+    memory.vectors.index_copy_(1, index, as_tiles(rows, len(memory.vectors))[:, None])
+    inner = inner_products(rows, weights)
+    set_row(memory.gram, arrival.client, inner[:-1, :-1], keep)
+    set_row(memory.along, arrival.client, inner[:-1, -1], keep)
+    known = keep | row(memory.known, arrival.client)
+    memory.known.index_copy_(0, index, known.view(1))
+    return memory._replace(squared=inner[-1, -1])
+
+
+def _renewed(mine: Tensor, arrival: Arrival, entry: Entry) -> Tensor:
+    """A client's rows after an upload that is kept."""
+    parts = {
+        "upload": arrival.gradient,
+        "step": arrival.base - mine[BASE],
+        "change": arrival.gradient - mine[GRADIENT],
+    }
+    rows = mine
+    if entry.parts:
+        new = torch.stack([parts[part] for part in entry.parts])
+        rows = torch.where(entry.keep, mine.index_copy(0, OWN + entry.places, new), mine)
+    return torch.cat([arrival.gradient[None], arrival.base[None], rows[OWN:]])
+
+
+def inner_products(rows: Tensor, model: Tensor) -> Tensor:
+    """Of all rows and, last, the model with each other, in float64; see `core.types.Inner`."""
+    exact = torch.cat([rows, model[None]]).double()
+    upload = torch.arange(len(exact), device=rows.device) == GRADIENT
+    asked = ~(upload[:, None] ^ upload)
+    return torch.where(asked, exact @ exact.T, 0)
+
+
+def order_step(
+    memory: Memory, arrival: Arrival, entry: Entry, keep: Tensor, weights: Tensor, choice: Choice
+) -> tuple[Step, Memory]:
+    """See `kernels.operations.order_step`."""
+    memory = exchange(memory, arrival, entry, weights, keep)
+    values = combine(memory.vectors, choice.shares.to(weights.dtype), weights)
+    direction = order_mean(values, choice.present, choice.first, choice.last)
+    return step_along(memory.vectors, direction, weights), memory
+
+
+def lbfgs_shares(inner: Inner, appended: Tensor, pairs: int, max_correction: float) -> Tensor:
+    """See `kernels.operations.lbfgs_shares`."""
+    arrays = inner.vectors, inner.model, inner.squared, appended
+    if appended.device.type != "cpu":
+        return _lbfgs_shares(torch, *arrays, pairs, max_correction)
+    with np.errstate(all="ignore"):  # what is not finite is dropped there
+        made = _lbfgs_shares(np, *(a.numpy() for a in arrays), pairs, max_correction)
+    return torch.from_numpy(made)

@@ -1,0 +1,48 @@
+"""What goes into the last part of a server step, and what comes out; and both in plain torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from secureafl.kernels.tiles import products
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+    from torch import Tensor
+
+    from secureafl.core.types import Arrival
+
+
+class Choice(NamedTuple):
+    """Whose combinations are aggregated, and how."""
+
+    shares: Float[Tensor, "n slots"]  # of each remembered vector, float64
+    present: Bool[Tensor, " n"]
+    first: Int[Tensor, ""]  # order statistics, from 0, that are averaged in every coordinate
+    last: Int[Tensor, ""]
+
+
+class Step(NamedTuple):
+    """A direction, and its inner products (float64)."""
+
+    direction: Float[Tensor, " d"]
+    along: Float[Tensor, "n slots"]  # with every remembered vector; 0 for the uploads
+    with_model: Float[Tensor, ""]
+    squared: Float[Tensor, ""]
+
+
+def step_along(
+    vectors: Float[Tensor, "tiles n slots width"],
+    direction: Float[Tensor, " d"],
+    weights: Float[Tensor, " d"],
+) -> Step:
+    """A direction with its inner products."""
+    exact = direction.double()
+    return Step(direction, products(vectors, direction), exact @ weights.double(), exact @ exact)
+
+
+def moves_since(gradient: Tensor, base: Tensor, arrival: Arrival) -> tuple[Tensor, ...]:
+    """The fields of `core.types.News` after `known`, for a last gradient and base."""
+    upload = arrival.gradient.double()
+    step, change = (arrival.base - base).double(), (arrival.gradient - gradient).double()
+    return step @ step, step @ change, change @ change, upload @ upload
