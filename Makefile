@@ -36,7 +36,7 @@ lint: $(VENV)/ready
 	$(BIN)/lint-imports
 
 bench: $(VENV)/ready
-	$(BIN)/python benchmarks/server_step.py
+	$(BIN)/secureafl bench --quick
 
 format: $(VENV)/ready
 	$(BIN)/ruff check --fix .

@@ -23,6 +23,7 @@ from secureafl.core.protocols import (
 )
 from secureafl.defenses import DEFENSES, SecureAfl
 from secureafl.estimators import ESTIMATORS
+from secureafl.kernels.choice import Kernels
 from secureafl.partitions import PARTITIONS, LabelGroups
 from secureafl.tasks import TASKS, FashionMnist
 from secureafl.toml import read_toml, write_toml
@@ -87,6 +88,7 @@ class Experiment:
     placement: Literal["random", "grouped"] = "random"  # grouped: they fill whole label groups
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = 0  # for CPU arithmetic; 0: as many as torch likes
+    kernels: Kernels = "auto"  # which version of the hot operations runs
     training: Training = field(default_factory=Training)
     evaluation: Evaluation = field(default_factory=Evaluation)
     task: Task = field(default_factory=FashionMnist)

@@ -7,6 +7,7 @@ import torch
 from contract.cases import CLIENTS, DEFENSE_CASES, DIM, RATE, Driver, same_decision
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from stepping import always_compiled, always_plain
 
 from secureafl.core.protocols import Defense
 from secureafl.core.server import LARGEST_NORM
@@ -16,6 +17,8 @@ from secureafl.core.types import Arrival, ServerView
 for_every_defense = pytest.mark.parametrize(
     "defense", DEFENSE_CASES.values(), ids=DEFENSE_CASES.keys()
 )
+KERNELS = {"plain": always_plain, "compiled": always_compiled}
+for_both_kernels = pytest.mark.parametrize("kernels", KERNELS.values(), ids=KERNELS.keys())
 for_both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 
 
@@ -260,12 +263,14 @@ def test_honest_clients_reach_their_common_minimum(defense):
 
 
 @for_every_defense
-def test_lone_client_is_served(defense):
+@for_both_kernels
+def test_lone_client_is_served(defense, kernels):
     server = Driver(defense).server._replace(num_clients=1)
     driver = Driver(defense)
     driver.server, driver.state = server, server.start(driver.state.weights)
-    for version in range(6):
-        driver.receive(0, version, torch.full((DIM,), 0.1 * version), driver.state.weights)
+    with kernels():
+        for version in range(6):
+            driver.receive(0, version, torch.full((DIM,), 0.1 * version), driver.state.weights)
     assert torch.isfinite(driver.state.weights).all()
     assert driver.state.round == 6
 
@@ -279,15 +284,20 @@ any_uploads = st.lists(
 
 
 @for_every_defense
+@for_both_kernels
 @given(uploads=any_uploads, from_zero=st.booleans())
 @settings(max_examples=settings().max_examples // 3)
 # A model near zero moves by 1e-31, then a client sends a huge update: curvature beyond float32.
 @example([(0, 0, -20, 1), (0, 0, 20, -1), (0, 0, 20, -1), (1, 0, 0, 1)], True)
 @example([*((k, 0, -30, 1) for k in (1, 2, 3, 0)), (0, 0, 20, -1), (1, 0, -30, 1)], True)
 def test_direction_and_weights_are_finite_whatever_finite_updates_arrive(
-    defense, uploads, from_zero
+    defense, kernels, uploads, from_zero
 ):
-    driver = Driver(defense)
+    with kernels():
+        check_finite(Driver(defense), uploads, from_zero)
+
+
+def check_finite(driver, uploads, from_zero):
     if from_zero:
         zero = torch.zeros(DIM)
         driver.state, driver.models = driver.server.start(zero), [(0, zero)]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from reference import estimators as guesses
 from reference import order_rules
 from reference.secure_afl import SecureAflServer
+from stepping import always_compiled, always_plain
 
 from secureafl.aggregators import Mean, Median, TrimmedMean
 from secureafl.core.errors import ConfigError
@@ -18,9 +19,7 @@ from secureafl.core.server import Server, Upload
 from secureafl.core.types import Arrival, ServerView
 from secureafl.defenses import SecureAfl
 from secureafl.estimators import HistoryMean, LastUpdate, Lbfgs
-from secureafl.kernels import fused
-from secureafl.kernels.memory import recall
-from secureafl.kernels.tiles import GRADIENT
+from secureafl.kernels.tiles import GRADIENT, read_client
 
 RATE = 0.05
 ESTIMATORS = {
@@ -217,16 +216,43 @@ def test_whole_streams_agree_with_the_oracle_in_float32(options, stream, seed):
 
 
 @given(
-    options=options, stream=arrivals, seed=st.integers(0, 2**32 - 1), dim=st.sampled_from([2, 9])
+    options=options,
+    stream=arrivals,
+    seed=st.integers(0, 2**32 - 1),
+    dim=st.sampled_from([9, 16, 100]),
 )
 @settings(max_examples=3 * settings().max_examples)
-def test_whole_streams_agree_with_the_oracle_through_the_fused_pass(options, stream, seed, dim):
-    pytest.importorskip("numba")
-    # Sizes far apart can take factors beyond what `kernels.bfgs` allows; the oracle has no bound.
+def test_whole_streams_agree_with_the_oracle_through_the_compiled_step(options, stream, seed, dim):
+    pytest.importorskip("llvmlite")
     stream = [(c, lag, kind, 1.0) for c, lag, kind, _ in stream]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fused, "_WORTH_IT", 0)
-        run_stream(options, stream, seed, dim, torch.float64, 1e-7)
+    with always_compiled():
+        run_stream(options, stream, seed, dim, torch.float32, 5e-3)
+
+
+def directions_of_a_large_server(count=12):
+    """Of one whose memory is worth the compiled step."""
+    clients, size, defense = 8, (1 << 20) // 64 + 3, SecureAfl()
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.randn(size, generator=generator)
+    state, directions = defense.init(clients, weights), []
+    for t in range(count):
+        noise = 0.01 * torch.randn(size, generator=generator)
+        arrival = Arrival(torch.tensor(t % 3), torch.tensor(0), weights + noise, weights)
+        decision, state = defense.step(state, arrival, ServerView(torch.tensor(t), weights, 0.1))
+        weights = weights - 0.1 * decision.direction
+        directions.append(decision.direction)
+    return torch.stack(directions), state.memory.vectors.numel()
+
+
+def test_large_server_takes_the_same_steps_with_plain_kernels_up_to_rounding():
+    cpu = pytest.importorskip("secureafl.kernels.cpu")
+    compiled, numbers = directions_of_a_large_server()
+    assert numbers >= cpu.WORTH_IT
+    with always_plain():
+        plain, _ = directions_of_a_large_server()
+    assert plain.any(dim=1).all()
+    torch.testing.assert_close(compiled, plain, rtol=1e-4, atol=1e-4)
+    assert not torch.equal(compiled, plain)  # else nothing was compiled
 
 
 def quiet(estimator="last_update", **settings):
@@ -312,7 +338,7 @@ def test_rejected_upload_without_estimates_leaves_weights_unchanged():
 def test_rejected_upload_is_remembered_as_asked(rejected, reference, estimated):
     pair, _ = rejecting(rejected=rejected)
     state = pair.state.defense
-    remembered = recall(state.memory, torch.tensor(0), 3)[GRADIENT]
+    remembered = read_client(state.memory.vectors, torch.tensor(0), 3)[GRADIENT]
     assert (state.reference == ()) == (rejected != "reference")  # else the memory is the reference
     compared = state.reference.gradient[0] if state.reference else remembered
     assert float(compared[0]) == reference

@@ -5,13 +5,15 @@ from estimating import estimated, fed
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import estimators as oracle
+from stepping import always_compiled, always_plain
 
 from secureafl.core.errors import ConfigError
 from secureafl.estimators import HistoryMean, LastUpdate, Lbfgs
-from secureafl.kernels.memory import recall
-from secureafl.kernels.tiles import BASE
+from secureafl.kernels.tiles import BASE, OWN, read_client
 
 DIM, CLIENTS = 6, 4
+KERNELS = {"plain": always_plain, "compiled": always_compiled}
+for_both_kernels = pytest.mark.parametrize("kernels", KERNELS.values(), ids=KERNELS.keys())
 
 
 def smooth_uploads(rng, count, noise=0.1):
@@ -65,17 +67,26 @@ def test_lbfgs_equals_the_dense_matrix_with_safeguards(buffer_size, cap, seed, c
     check(Lbfgs(buffer_size, 1e-3, cap), one, seed, count)
 
 
+@for_both_kernels
 @given(seed=seeds, count=counts)
-def test_lbfgs_in_float32_is_close_to_the_dense_matrix(seed, count):
+def test_lbfgs_in_float32_is_close_to_the_dense_matrix(kernels, seed, count):
     def one(sent, weights):
         return oracle.lbfgs(sent, weights, 3, 1e-3, 0.5)
 
-    check(Lbfgs(), one, seed, count, torch.float32, 2e-3)
+    with kernels():
+        check(Lbfgs(), one, seed, count, torch.float32, 2e-3)
 
 
 @given(seed=seeds, count=counts)
 def test_last_update_repeats_each_clients_last_upload(seed, count):
     check(LastUpdate(), oracle.last_update, seed, count, tolerance=0.0)
+
+
+@for_both_kernels
+@given(seed=seeds, count=counts)
+def test_last_update_in_float32_is_rounded_once(kernels, seed, count):
+    with kernels():
+        check(LastUpdate(), oracle.last_update, seed, count, torch.float32, 1e-7)
 
 
 @pytest.mark.parametrize("length", [1, 2, 5])
@@ -85,6 +96,55 @@ def test_history_mean_averages_the_last_uploads(length, seed, count):
         return oracle.history_mean(sent, weights, length)
 
     check(HistoryMean(length), one, seed, count, tolerance=1e-12)
+
+
+@for_both_kernels
+@pytest.mark.parametrize("length", [1, 3])
+@given(seed=seeds, count=counts)
+def test_history_mean_in_float32_is_close(kernels, length, seed, count):
+    def one(sent, weights):
+        return oracle.history_mean(sent, weights, length)
+
+    with kernels():
+        check(HistoryMean(length), one, seed, count, torch.float32, 1e-4)
+
+
+def quadratic(number):
+    """The number-th upload of a client, all of them unlike each other: (gradient, base)."""
+    base = np.random.default_rng(number).normal(size=DIM)
+    return 1.5 * base + 0.01 * number, base
+
+
+@pytest.mark.parametrize("buffer_size", [1, 2, 3])
+@for_both_kernels
+def test_pairs_lie_in_a_ring(kernels, buffer_size):
+    weights = torch.zeros(DIM)
+    sent = [tuple(torch.from_numpy(x).float() for x in quadratic(k)) for k in range(8)]
+    for count in range(1, len(sent) + 1):
+        with kernels():
+            uploads = [(0, *upload, True) for upload in sent[:count]]
+            memory, notes = fed(Lbfgs(buffer_size), 1, uploads, weights)
+        assert notes.appended.tolist() == [count - 1]
+        rows = read_client(memory.vectors, torch.tensor(0), DIM)[OWN:]
+        for number in range(max(0, count - 1 - buffer_size), count - 1):
+            (gradient, base), (new_gradient, new_base) = sent[number : number + 2]
+            place = number % buffer_size
+            assert torch.equal(rows[place], new_base - base)
+            assert torch.equal(rows[place + buffer_size], new_gradient - gradient)
+
+
+@for_both_kernels
+def test_uploads_lie_in_a_ring(kernels):
+    weights = torch.zeros(DIM)
+    sent = [tuple(torch.from_numpy(x).float() for x in quadratic(k)) for k in range(7)]
+    for count in range(1, len(sent) + 1):
+        with kernels():
+            uploads = [(0, *upload, True) for upload in sent[:count]]
+            memory, notes = fed(HistoryMean(3), 1, uploads, weights)
+        assert notes.count.tolist() == [count]
+        rows = read_client(memory.vectors, torch.tensor(0), DIM)[OWN:]
+        for number in range(max(0, count - 3), count):
+            assert torch.equal(rows[number % 3], sent[number][0])
 
 
 def test_correction_is_no_longer_than_its_share_of_the_gradient():
@@ -102,9 +162,10 @@ def test_pair_without_clear_curvature_is_not_stored(slope):
     step[0] = 1.0
     uploads = [(0, weights, weights, True), (0, slope * step, step, True)]
     memory, notes = fed(Lbfgs(min_curvature=1e-3), 1, uploads, weights)
-    assert int(notes.count[0]) == 0
-    assert torch.equal(recall(memory, torch.tensor(0), DIM)[BASE], step)  # the upload itself is
-    assert not recall(memory, torch.tensor(0), DIM)[2:].any()
+    assert int(notes.appended[0]) == 0
+    rows = read_client(memory.vectors, torch.tensor(0), DIM)
+    assert torch.equal(rows[BASE], step)  # the upload itself is
+    assert not rows[OWN:].any()
 
 
 def test_upload_that_is_not_kept_leaves_no_trace():

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from secureafl.cli.bench import EXAMPLE, bench
 from secureafl.core.errors import ConfigError, SecureAflError
 
 app = typer.Typer(
@@ -44,6 +45,15 @@ class Device(StrEnum):
     cuda = "cuda"
 
 
+class Kernels(StrEnum):
+    """Which version of the hot operations runs."""
+
+    auto = "auto"
+    reference = "reference"
+    cpu = "cpu"
+    gpu = "gpu"
+
+
 File = Annotated[
     Path | None, typer.Argument(help="Experiment file; without one, the paper's setting.")
 ]
@@ -54,6 +64,10 @@ Rounds = Annotated[int | None, typer.Option(help="Arrivals to simulate.")]
 Clients = Annotated[int | None, typer.Option(help="Number of clients.")]
 Seed = Annotated[int | None, typer.Option(help="Everything random follows from it.")]
 Where = Annotated[Device | None, typer.Option(help="Where to compute.")]
+WithKernels = Annotated[
+    Kernels | None,
+    typer.Option(help="Force plain torch, or what is compiled for a CPU or GPU."),
+]
 DataDir = Annotated[str | None, typer.Option(help="Folder of the data set; 'embedded': the slice.")]
 Set = Annotated[
     list[str] | None,
@@ -79,6 +93,7 @@ def run(
     clients: Clients = None,
     seed: Seed = None,
     device: Where = None,
+    kernels: WithKernels = None,
     data_dir: DataDir = None,
     set_: Set = None,
     out: Annotated[Path | None, typer.Option(help="Run folder to make.")] = None,
@@ -91,7 +106,8 @@ def run(
     from secureafl.simulation.recording import start_run
 
     plain = {"task": task, "defense": defense, "attack": attack}
-    plain |= {"rounds": rounds, "clients": clients, "seed": seed, "device": device}
+    plain |= {"rounds": rounds, "clients": clients, "seed": seed}
+    plain |= {"device": device, "kernels": kernels}
     changes = _changes(plain, data_dir, set_)
     experiment = from_mapping(with_settings(_read(file), changes))
     path = out or _free_folder(Path("runs"), _run_name(experiment))
@@ -128,12 +144,15 @@ def compare(
     clients: Clients = None,
     seed: Seed = None,
     device: Where = None,
+    kernels: WithKernels = None,
     data_dir: DataDir = None,
     set_: Set = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the runs; one begun before is gone on with.")
     ] = None,
-    workers: Annotated[int, typer.Option(min=0, help="Processes; 0: one per core.")] = 0,
+    workers: Annotated[
+        int, typer.Option(min=0, help="Runs at a time; 0: one per core, or 16 on a GPU.")
+    ] = 0,
     checkpoint_seconds: CheckpointSeconds = 60.0,
     quiet: Quiet = False,
 ) -> None:
@@ -141,7 +160,8 @@ def compare(
     from secureafl.cli.side_by_side import run_side_by_side
     from secureafl.sweep.grid import cross
 
-    plain = {"rounds": rounds, "clients": clients, "seed": seed, "device": device}
+    plain = {"rounds": rounds, "clients": clients, "seed": seed}
+    plain |= {"device": device, "kernels": kernels}
     changes = _changes(plain, data_dir, set_)
     cells = cross(_read(file), _words(defenses), _words(attacks), changes)
     name = f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -179,6 +199,9 @@ def list_(what: Annotated[Listed, typer.Argument(help="What to list.")]) -> None
     from secureafl.cli.screen import list_table
 
     list_table(what.value)
+
+
+app.command(epilog=EXAMPLE)(bench)
 
 
 def _read(file: Path | None) -> dict[str, Any]:

@@ -21,7 +21,7 @@ def run_side_by_side(
     quiet: bool,
 ) -> bool:
     """Run all cells and report on them; whether all of them finished."""
-    workers = workers or default_workers()
+    workers = workers or max(default_workers(cell.device) for cell in cells.values())
     cells = {name: _with_threads(cell, workers) for name, cell in cells.items()}
     ended: dict[str, Update] = {}
     with make_display({name: cell.rounds for name, cell in cells.items()}, quiet) as display:
@@ -44,4 +44,4 @@ def _with_threads(experiment: Experiment, workers: int) -> Experiment:
     """Processes that share the cores must not each start a thread per core."""
     if experiment.threads:
         return experiment
-    return dataclasses.replace(experiment, threads=max(1, default_workers() // workers))
+    return dataclasses.replace(experiment, threads=max(1, default_workers("cpu") // workers))

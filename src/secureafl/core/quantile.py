@@ -38,10 +38,17 @@ def no_history(window: int, device: torch.device) -> History:
     )
 
 
-def observe(history: History, value: Float[Tensor, ""], counts: Bool[Tensor, ""]) -> History:
-    """Add a finite value where `counts` holds; the oldest leaves a full window."""
+def observe(
+    history: History, value: Float[Tensor, ""] | float, counts: Bool[Tensor, ""] | bool
+) -> History:
+    """Add a finite value where `counts` holds; the oldest leaves a full window.
+
+    Plain numbers will do where the history is on a CPU.
+    """
     if history.ordered.device.type == "cpu":
         return _observe_cpu(history, float(value)) if counts else history
+    assert not isinstance(value, float)
+    assert not isinstance(counts, bool)
     return observe_reference(history, value, counts)
 
 

@@ -15,7 +15,7 @@ from secureafl.core.types import Arrival, Decision, ServerView
 from secureafl.core.vectors import choose, norm
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Float, Int
 
     from secureafl.core.protocols import Defense, Trusted
 
@@ -56,26 +56,47 @@ class Server(NamedTuple):
     def receive(self, state: ServerState, upload: Upload) -> tuple[Decision, ServerState]:
         """Clean, judge, step. Every arrival is a round, whatever becomes of it."""
         base = state.ledger.look_up(upload.version)
-        reason = self._objection(state, upload, base)
-        if reason not in ("unknown_client", "unknown_version"):
-            state.ledger.settle(upload.version)
+        reason = self.objection(state, upload, base)
+        if not reason:
+            assert isinstance(upload.update, Tensor)
+            update = upload.update.detach()
+            reason = objection_to_length(float(norm(update)), update)
         if reason:
-            return _refusal(state.weights, reason), state._replace(round=state.round + 1)
-        assert isinstance(upload.update, Tensor)
+            return self.refuse(state, upload, reason)
         assert base is not None
         numbers = (upload.client, state.round - upload.version, state.round)
-        client, staleness, now = torch.tensor(numbers, device=base.device).unbind()
-        arrival = Arrival(client, staleness, upload.update.detach(), base)
-        view = ServerView(now, state.weights, self.learning_rate, self.trusted)
-        decision, kept = self.defense.step(state.defense, arrival, view)
-        ready = decision.ready & (norm(decision.direction) <= LARGEST_NORM)
-        moved = torch.add(state.weights, decision.direction, alpha=-self.learning_rate)
-        weights = choose(ready, moved, state.weights)
-        decision = decision._replace(ready=ready)
-        return decision, ServerState(state.round + 1, weights, kept, state.ledger)
+        numbers = torch.tensor(numbers, device=base.device)
+        decision, weights, defense = self.judge(state.weights, state.defense, numbers, update, base)
+        state.ledger.settle(upload.version)
+        return decision, ServerState(state.round + 1, weights, defense, state.ledger)
 
-    def _objection(self, state: ServerState, upload: Upload, base: Tensor | None) -> str:
-        """Why this upload must not reach any arithmetic; empty if it may."""
+    def judge(
+        self, weights: Tensor, defense: Any, numbers: Int[Tensor, 3], update: Tensor, base: Tensor
+    ) -> tuple[Decision, Tensor, Any]:
+        """What the defence makes of a clean upload; `numbers`: client, staleness and round.
+
+        Nothing here looks at a tensor's value, so a GPU can record it.
+        """
+        client, staleness, now = numbers.unbind()
+        arrival = Arrival(client, staleness, update, base)
+        view = ServerView(now, weights, self.learning_rate, self.trusted)
+        decision, defense = self.defense.step(defense, arrival, view)
+        ready = decision.ready & (norm(decision.direction) <= LARGEST_NORM)
+        moved = torch.add(weights, decision.direction, alpha=-self.learning_rate)
+        return decision._replace(ready=ready), choose(ready, moved, weights), defense
+
+    def refuse(
+        self, state: ServerState, upload: Upload, reason: str
+    ) -> tuple[Decision, ServerState]:
+        """An arrival that reaches no arithmetic."""
+        if reason not in ("unknown_client", "unknown_version"):
+            state.ledger.settle(upload.version)
+        no = torch.zeros((), dtype=torch.bool, device=state.weights.device)
+        decision = Decision(no, no, torch.zeros_like(state.weights), {}, reason)
+        return decision, state._replace(round=state.round + 1)
+
+    def objection(self, state: ServerState, upload: Upload, base: Tensor | None) -> str:
+        """Why this upload is not one, whatever numbers it holds; empty if it is."""
         update, weights = upload.update, state.weights
         if not isinstance(upload.client, int) or not 0 <= upload.client < self.num_clients:
             return "unknown_client"
@@ -83,19 +104,18 @@ class Server(NamedTuple):
             return "unknown_version"
         if not isinstance(update, Tensor) or _form(update) != _form(weights):
             return "wrong_type"
-        if update.shape != weights.shape:
-            return "wrong_shape"
-        # NaN and infinity in any coordinate show up in the norm: one pass for all checks.
-        length = float(norm(update.detach()))
-        if not length < torch.inf:
-            return "not_finite"
-        return "too_large" if length > LARGEST_NORM else ""
+        return "wrong_shape" if update.shape != weights.shape else ""
+
+
+def objection_to_length(length: float, update: Tensor) -> str:
+    """Why an update of this norm must not reach any arithmetic; empty if it may.
+
+    NaN and infinity in any coordinate show up in the norm: one pass for all checks.
+    """
+    if length <= LARGEST_NORM:
+        return ""
+    return "too_large" if torch.isfinite(update).all() else "not_finite"
 
 
 def _form(tensor: Tensor) -> tuple[torch.dtype, torch.layout, torch.device]:
     return tensor.dtype, tensor.layout, tensor.device
-
-
-def _refusal(weights: Tensor, reason: str) -> Decision:
-    no = torch.zeros((), dtype=torch.bool, device=weights.device)
-    return Decision(no, no, torch.zeros_like(weights), {}, reason)

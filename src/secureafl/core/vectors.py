@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -40,13 +39,12 @@ def norm(vector: Tensor) -> Float[Tensor, ""]:
     return torch.linalg.vector_norm(vector, dim=-1)
 
 
-def scale_where(
-    flag: Bool[Tensor, ""], vector: Tensor, scale: Callable[[], Float[Tensor, ""]]
-) -> Tensor:
-    """`vector`, times `scale()` where the flag holds; not a copy where it does not."""
-    if flag.device.type == "cpu":  # reading a flag costs nothing here, a pass over memory does
-        return vector * scale().to(vector.dtype) if flag else vector
-    return vector * torch.where(flag, scale(), 1).to(vector.dtype)
+def scaled(vector: Tensor, scale: Float[Tensor, ""]) -> Tensor:
+    """The vector times a number; on a CPU not a copy if that is 1."""
+    # Reading a number costs nothing there, a pass over memory does.
+    if scale.device.type == "cpu" and scale == 1:
+        return vector
+    return vector * scale.to(vector.dtype)
 
 
 def choose(flag: Bool[Tensor, ""], one: Tensor, other: Tensor) -> Tensor:

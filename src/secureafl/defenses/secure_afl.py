@@ -20,19 +20,18 @@ import torch
 from secureafl.aggregators.median import Median
 from secureafl.core.errors import require
 from secureafl.core.protocols import Aggregator, Estimator, OrderRule
-from secureafl.core.quantile import History, no_history, observe, quantile
+from secureafl.core.quantile import History, no_history
 from secureafl.core.server import LARGEST_NORM
 from secureafl.core.types import Arrival, Decision, Entry, Inner, News, ServerView
 from secureafl.core.uploads import Uploads, no_uploads, with_upload
-from secureafl.core.vectors import row, scale_where, zero_unless
+from secureafl.core.vectors import row, scaled, zero_unless
 from secureafl.estimators.lbfgs import Lbfgs
-from secureafl.kernels.memory import Memory, after_step, meet, no_memory
-from secureafl.kernels.operations import exchange, order_step
+from secureafl.kernels.memory import Memory, meet, no_memory
+from secureafl.kernels.operations import after_step, exchange, judge, order_step
 from secureafl.kernels.step import Choice, moves_since, step_along
 from secureafl.kernels.tiles import GRADIENT, OWN, combine
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
     from torch import Tensor
 
 
@@ -79,13 +78,10 @@ class SecureAfl:
     def step(self, state, arrival, server):
         news = meet(state.memory, arrival)
         last = _since_last_upload(state.reference, arrival) if state.reference else news
-        arrival = arrival._replace(gradient=_first_clipped(arrival, last, self.clip_norm))
-        factor, comparable = _lipschitz_factor(last)
-        factors = observe(state.factors, factor, comparable)
-        threshold = quantile(factors, self.alpha)
-        # A factor that is not defined is 0, and passes.
-        accepted = factor <= threshold if self.filter else torch.ones_like(comparable)
-        scores = {"lipschitz": torch.where(comparable, factor, torch.nan), "threshold": threshold}
+        judged, factors = judge(state.factors, last, self.clip_norm, self.alpha)
+        arrival = arrival._replace(gradient=scaled(arrival.gradient, judged.scale))
+        accepted = judged.accepted if self.filter else torch.ones_like(judged.accepted)
+        scores = {"lipschitz": judged.factor, "threshold": judged.threshold}
         keep = torch.ones_like(accepted) if self.rejected == "keep" else accepted
         entry, notes = self.estimator.remember(state.notes, news, arrival, keep)
         reference = state.reference and with_upload(state.reference, arrival)
@@ -112,11 +108,12 @@ class SecureAfl:
         index = arrival.client.view(1)
         voice = accepted if self.use_received else torch.zeros_like(accepted)
         present = memory.known.index_copy(0, index, voice.view(1))
+        count = present.sum()
         inner = Inner(memory.gram, memory.along, memory.squared)
         shares = self.estimator.shares(state.notes, inner).index_fill_(0, index, 0)
         shares[:, GRADIENT].index_fill_(0, index, 1)
         if _is_order_rule(type(self.aggregator)):
-            choice = Choice(shares, present, *self.aggregator.ranks(present.sum()))
+            choice = Choice(shares, present, *self.aggregator.ranks(count))
             step, memory = order_step(memory, arrival, entry, keep, weights, choice)
         else:
             memory = exchange(memory, arrival, entry, weights, keep)
@@ -124,7 +121,7 @@ class SecureAfl:
             direction, rule = self.aggregator.aggregate(rule, values, present)
             step = step_along(memory.vectors, direction, weights)
         # The server would not take a longer step, and then the inner products would be wrong.
-        ready = present.any() & (step.squared <= LARGEST_NORM**2)
+        ready = (count > 0) & (step.squared <= LARGEST_NORM**2)
         memory = after_step(memory, step, server.learning_rate, ready)
         state = state._replace(memory=memory, rule=rule)
         return zero_unless(ready, step.direction), ready, state
@@ -139,15 +136,3 @@ def _since_last_upload(reference: Uploads, arrival: Arrival) -> News:
     """As `meet`, but beside the client's last upload whatever became of that."""
     gradient, base = (row(kind, arrival.client) for kind in (reference.gradient, reference.base))
     return News(row(reference.known, arrival.client), *moves_since(gradient, base, arrival))
-
-
-def _first_clipped(arrival: Arrival, news: News, radius: float) -> Float[Tensor, " d"]:
-    """First contact has no Lipschitz factor; its norm is bounded instead."""
-    too_long = ~news.known & (news.squared > radius**2)
-    return scale_where(too_long, arrival.gradient, lambda: radius * news.squared.rsqrt())
-
-
-def _lipschitz_factor(news: News) -> tuple[Tensor, Tensor]:
-    """The factor ||g - g_last|| / ||w_base - w_base_last||, and whether it is defined."""
-    comparable = news.known & (news.step_step > 0)
-    return torch.where(comparable, (news.change_change / news.step_step).sqrt(), 0), comparable

@@ -22,7 +22,7 @@ import torch
 
 from secureafl.core.errors import require
 from secureafl.core.types import Entry
-from secureafl.kernels.operations import lbfgs_shares
+from secureafl.kernels.operations import lbfgs_shares, place_pair
 
 if TYPE_CHECKING:
     from jaxtyping import Int
@@ -56,12 +56,9 @@ class Lbfgs:
         return Notes(torch.zeros(num_clients, dtype=torch.int64, device=weights.device))
 
     def remember(self, notes, news, arrival, keep):
-        # Never so for a step of zero, whatever the bound.
-        pair = news.known & (news.step_change > self.min_curvature * news.step_step)
-        index = arrival.client.view(1)
-        place = notes.appended.index_select(0, index) % self.buffer_size
-        notes.appended.index_add_(0, index, (pair & keep).long().view(1))
-        return Entry(torch.cat([place, place + self.buffer_size]), ("step", "change"), pair), notes
+        size, bound = self.buffer_size, self.min_curvature
+        places, pair = place_pair(notes.appended, arrival.client, news, keep, size, bound)
+        return Entry(places, ("step", "change"), pair), notes
 
     def shares(self, notes, inner):
         return lbfgs_shares(inner, notes.appended, self.buffer_size, self.max_correction)

@@ -8,6 +8,8 @@ import logging
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, get_args
 
+import torch
+
 from secureafl.core.errors import ConfigError
 from secureafl.kernels import reference
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 Kernels = Literal["auto", "reference", "cpu", "gpu"]
 
 _DEVICE = {"cpu": "cpu", "cuda": "gpu"}
-_NEEDS = {"cpu": "llvmlite", "gpu": "triton"}
+_NEEDS = {"cpu": "llvmlite"}  # a GPU's are compiled by what torch brings along
 _chosen: Kernels = "auto"
 
 
@@ -26,8 +28,10 @@ def use_kernels(kind: Kernels) -> None:
     global _chosen
     if kind not in get_args(Kernels):
         raise ConfigError(f"kernels = {kind!r}: give one of {', '.join(get_args(Kernels))}")
-    if kind in _NEEDS and _module(kind) is None:
-        raise ConfigError(f"kernels = '{kind}': {_NEEDS[kind]} is missing; install it or use auto")
+    if kind == "gpu" and not torch.cuda.is_available():
+        raise ConfigError("kernels = 'gpu': torch sees no GPU here; use auto")
+    if kind == "cpu" and _module(kind) is None:
+        raise ConfigError("kernels = 'cpu': llvmlite is missing; install it or use auto")
     _chosen = kind
 
 
@@ -46,7 +50,7 @@ def version_for(tensor: Tensor) -> ModuleType:
 @functools.cache
 def _module(kind: str) -> ModuleType | None:
     try:
-        importlib.import_module(_NEEDS[kind])
+        importlib.import_module(_NEEDS.get(kind, "torch"))
     except ImportError:
         return None
     return importlib.import_module(f"secureafl.kernels.{kind}")

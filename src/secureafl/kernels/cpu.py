@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
+from secureafl.core.quantile import observe, quantile
 from secureafl.kernels import reference
 from secureafl.kernels.cpu_code import (
     IN_REGISTERS,
@@ -25,13 +27,14 @@ from secureafl.kernels.cpu_code import (
     room_for,
 )
 from secureafl.kernels.network import middle_network, sorting_network
-from secureafl.kernels.step import Step
+from secureafl.kernels.step import Judged, Step
 from secureafl.kernels.tiles import BASE, GRADIENT, OWN, WIDTH
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from secureafl.core.types import Arrival, Entry, Inner
+    from secureafl.core.quantile import History
+    from secureafl.core.types import Arrival, Entry, Inner, News
     from secureafl.kernels.memory import Memory
     from secureafl.kernels.step import Choice
 
@@ -39,6 +42,9 @@ WORTH_IT = 1 << 20  # numbers in the memory; below, plain torch is as fast and n
 _BLOCKS, _SMALLEST = 16, 32  # blocks of tiles, at most; tiles in one, at least
 _LARGEST = float(np.finfo(np.float32).max)  # not infinity: the compiler is told there is none
 _MOST_SLOTS, _MOST_PAIRS = 16, 7  # whose inner products are unrolled
+
+
+after_step = reference.after_step  # three small sums
 
 
 def _plain_will_do(vectors: Tensor) -> bool:
@@ -57,6 +63,32 @@ def differences(vectors: Tensor, arrival: Arrival) -> tuple[Tensor, ...]:
     mine = vectors.data_ptr() + 4 * int(arrival.client) * slots * WIDTH
     ranges.run(lambda *numbers: run(mine, *arrays, *numbers))
     return torch.from_numpy(sums.sum(axis=0)).unbind()
+
+
+def judge(history: History, news: News, radius: float, level: float) -> tuple[Judged, History]:
+    """See `kernels.operations.judge`."""
+    known, *numbers = (field.item() for field in news)
+    step, _, change, squared = numbers
+    comparable = bool(known) and step > 0
+    factor = math.sqrt(change / step) if comparable else 0.0
+    history = observe(history, factor, comparable)
+    threshold = float(quantile(history, level))
+    scale = radius / math.sqrt(squared) if not known and squared > radius**2 else 1.0
+    found = (factor if comparable else math.nan, threshold, scale)
+    accepted = torch.tensor(factor <= threshold)
+    return Judged(accepted, *torch.tensor(found, dtype=torch.float64).unbind()), history
+
+
+def place_pair(
+    appended: Tensor, client: Tensor, news: News, keep: Tensor, pairs: int, min_curvature: float
+) -> tuple[Tensor, Tensor]:
+    """See `kernels.operations.place_pair`."""
+    bound = min_curvature * news.step_step.item()
+    curved = bool(news.known) and news.step_change.item() > bound
+    counts, index = appended.numpy(), int(client)
+    place = int(counts[index]) % pairs
+    counts[index] += curved and bool(keep)
+    return torch.tensor((place, place + pairs)), torch.tensor(curved)
 
 
 def exchange(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from secureafl.core.types import News
-from secureafl.core.vectors import choose, row
+from secureafl.core.vectors import row
 from secureafl.kernels.operations import differences
 from secureafl.kernels.tiles import allocate
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from secureafl.core.types import Arrival
-    from secureafl.kernels.step import Step
 
 
 class Memory(NamedTuple):
@@ -49,16 +48,3 @@ def no_memory(num_clients: int, slots: int, weights: Tensor) -> Memory:
 def meet(memory: Memory, arrival: Arrival) -> News:
     """An upload beside what is remembered of its client."""
     return News(row(memory.known, arrival.client), *differences(memory.vectors, arrival))
-
-
-def after_step(
-    memory: Memory, step: Step, learning_rate: float, stepped: Bool[Tensor, ""]
-) -> Memory:
-    """The memory once the model has moved by -learning_rate times the step's direction."""
-    along = torch.add(memory.along, step.along, alpha=-learning_rate)
-    squared = torch.add(memory.squared, step.with_model, alpha=-2 * learning_rate)
-    squared = torch.add(squared, step.squared, alpha=learning_rate**2)
-    return memory._replace(
-        along=choose(stepped, along, memory.along),
-        squared=choose(stepped, squared, memory.squared),
-    )

@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from secureafl.core.types import Arrival, Entry, Inner
+    from secureafl.core.quantile import History
+    from secureafl.core.types import Arrival, Entry, Inner, News
     from secureafl.kernels.memory import Memory
-    from secureafl.kernels.step import Choice, Step
+    from secureafl.kernels.step import Choice, Judged, Step
 
 
 def differences(
@@ -20,6 +21,37 @@ def differences(
 ) -> tuple[Tensor, ...]:
     """What `core.types.News` holds after `known`."""
     return version_for(vectors).differences(vectors, arrival)
+
+
+def judge(history: History, news: News, radius: float, level: float) -> tuple[Judged, History]:
+    """Compare an upload's Lipschitz factor with the `level`-quantile of all so far, its own too.
+
+    A first upload has no factor; its norm is bounded by `radius` instead.
+    """
+    return version_for(history.ordered).judge(history, news, radius, level)
+
+
+def place_pair(
+    appended: Int[Tensor, " n"],
+    client: Int[Tensor, ""],
+    news: News,
+    keep: Bool[Tensor, ""],
+    pairs: int,
+    min_curvature: float,
+) -> tuple[Int[Tensor, 2], Bool[Tensor, ""]]:
+    """Where in its ring of `pairs` a client's step and change go, and whether they are curved.
+
+    `appended`, pairs each client ever gave, counts one more if they are and `keep` holds.
+    """
+    version = version_for(appended)
+    return version.place_pair(appended, client, news, keep, pairs, min_curvature)
+
+
+def after_step(
+    memory: Memory, step: Step, learning_rate: float, stepped: Bool[Tensor, ""]
+) -> Memory:
+    """The memory once the model has moved by -learning_rate times the step's direction."""
+    return version_for(memory.vectors).after_step(memory, step, learning_rate, stepped)
 
 
 def exchange(

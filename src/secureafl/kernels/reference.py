@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from secureafl.core.vectors import row, set_row
+from secureafl.core.quantile import observe, quantile
+from secureafl.core.vectors import choose, row, set_row
 from secureafl.kernels.bfgs import lbfgs_shares as _lbfgs_shares
 from secureafl.kernels.order import order_mean
-from secureafl.kernels.step import Choice, Step, moves_since, step_along
+from secureafl.kernels.step import Choice, Judged, Step, moves_since, step_along
 from secureafl.kernels.tiles import BASE, GRADIENT, OWN, as_tiles, combine, read_client
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from secureafl.core.types import Arrival, Entry, Inner
+    from secureafl.core.quantile import History
+    from secureafl.core.types import Arrival, Entry, Inner, News
     from secureafl.kernels.memory import Memory
 
 
@@ -24,6 +26,31 @@ def differences(vectors: Tensor, arrival: Arrival) -> tuple[Tensor, ...]:
     """See `kernels.operations.differences`."""
     mine = read_client(vectors[:, :, :OWN], arrival.client, arrival.gradient.numel())
     return moves_since(mine[GRADIENT], mine[BASE], arrival)
+
+
+def judge(history: History, news: News, radius: float, level: float) -> tuple[Judged, History]:
+    """See `kernels.operations.judge`."""
+    comparable = news.known & (news.step_step > 0)
+    factor = torch.where(comparable, (news.change_change / news.step_step).sqrt(), 0)
+    history = observe(history, factor, comparable)
+    threshold = quantile(history, level)
+    too_long = ~news.known & (news.squared > radius**2)
+    scale = torch.where(too_long, radius * news.squared.rsqrt(), 1.0)
+    # A factor that is not defined is 0, and passes.
+    score = torch.where(comparable, factor, torch.nan)
+    return Judged(factor <= threshold, score, threshold, scale), history
+
+
+def place_pair(
+    appended: Tensor, client: Tensor, news: News, keep: Tensor, pairs: int, min_curvature: float
+) -> tuple[Tensor, Tensor]:
+    """See `kernels.operations.place_pair`."""
+    # Never so for a step of zero, whatever the bound.
+    curved = news.known & (news.step_change > min_curvature * news.step_step)
+    index = client.view(1)
+    place = appended.index_select(0, index) % pairs
+    appended.index_add_(0, index, (curved & keep).long().view(1))
+    return torch.cat([place, place + pairs]), curved
 
 
 def exchange(
@@ -62,6 +89,17 @@ def inner_products(rows: Tensor, model: Tensor) -> Tensor:
     upload = torch.arange(len(exact), device=rows.device) == GRADIENT
     asked = ~(upload[:, None] ^ upload)
     return torch.where(asked, exact @ exact.T, 0)
+
+
+def after_step(memory: Memory, step: Step, learning_rate: float, stepped: Tensor) -> Memory:
+    """See `kernels.operations.after_step`."""
+    along = torch.add(memory.along, step.along, alpha=-learning_rate)
+    squared = torch.add(memory.squared, step.with_model, alpha=-2 * learning_rate)
+    squared = torch.add(squared, step.squared, alpha=learning_rate**2)
+    return memory._replace(
+        along=choose(stepped, along, memory.along),
+        squared=choose(stepped, squared, memory.squared),
+    )
 
 
 def order_step(

@@ -13,6 +13,15 @@ if TYPE_CHECKING:
     from secureafl.core.types import Arrival
 
 
+class Judged(NamedTuple):
+    """What the Lipschitz filter says to an upload; numbers in float64."""
+
+    accepted: Bool[Tensor, ""]
+    factor: Float[Tensor, ""]  # ||g - g_last|| / ||w_base - w_base_last||; NaN where not defined
+    threshold: Float[Tensor, ""]
+    scale: Float[Tensor, ""]  # to multiply the upload with: 1, or less for a long first one
+
+
 class Choice(NamedTuple):
     """Whose combinations are aggregated, and how."""
 

@@ -8,7 +8,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,26 +56,44 @@ class Recording:
 
     def __iter__(self) -> Iterator[Event]:
         """Advance to the end."""
-        saved = flushed = time.monotonic()
+        turns = self.turns()
         try:
-            while not self.simulation.finished:
-                events = self.simulation.advance()
-                self.folder.append(events)
-                now = time.monotonic()
-                if now - saved >= self._checkpoint_seconds:
-                    self._save()
-                    saved = flushed = time.monotonic()
-                elif now - flushed >= _FLUSH_SECONDS:
-                    self.folder.flush()
-                    flushed = now
+            for events in turns:
                 yield from events
+        finally:
+            turns.close()
+
+    def turns(self) -> Generator[list[Event], None, None]:
+        """Advance to the end in turns, some of them without events (`Simulation.turns`)."""
+        turns = self.simulation.turns()
+        self._saved = self._flushed = time.monotonic()
+        try:
+            for events in turns:
+                try:
+                    self._note(events)
+                    yield events
+                except GeneratorExit:
+                    # The consumer left, perhaps while a GPU was at work: let that round end.
+                    if not events:
+                        self.folder.append(next(events for events in turns if events))
+                    self._save()
+                    raise
             self._finish()
-        except GeneratorExit:
-            # The consumer left between two rounds, so the state is whole.
-            self._save()
-            raise
         finally:
             self.folder.close()
+
+    def _note(self, events: list[Event]) -> None:
+        """Write events down and, from time to time, a checkpoint."""
+        if not events:
+            return
+        self.folder.append(events)
+        now = time.monotonic()
+        if now - self._saved >= self._checkpoint_seconds:
+            self._save()
+            self._saved = self._flushed = time.monotonic()
+        elif now - self._flushed >= _FLUSH_SECONDS:
+            self.folder.flush()
+            self._flushed = now
 
     def _save(self) -> None:
         snapshot = self.simulation.snapshot()

@@ -18,12 +18,14 @@ from secureafl.core.errors import ConfigError, RunError
 from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event
 from secureafl.core.protocols import Backdoor
 from secureafl.core.random import numpy_generator, torch_generator
-from secureafl.core.server import Server, ServerState, Upload
+from secureafl.core.server import Server, ServerState, Upload, objection_to_length
 from secureafl.core.trees import name_tensors, rebuild
-from secureafl.core.types import Arrival, AttackerView, Decision, Scene
+from secureafl.core.types import Arrival, AttackerView, Scene
 from secureafl.core.vectors import flatten
+from secureafl.kernels.choice import use_kernels
 from secureafl.simulation.batches import draw_batches
 from secureafl.simulation.clients import Clients, on_device
+from secureafl.simulation.engine import Eager, Later, Replayed, Verdict
 
 if TYPE_CHECKING:
     from secureafl.experiment import Experiment
@@ -33,8 +35,8 @@ if TYPE_CHECKING:
 def simulate(experiment: Experiment) -> Iterator[Event]:
     """Run the experiment in memory and yield what happens."""
     simulation = Simulation(experiment)
-    while not simulation.finished:
-        yield from simulation.advance()
+    for events in simulation.turns():
+        yield from events
 
 
 class Simulation:
@@ -44,6 +46,7 @@ class Simulation:
         """Load the data and draw everything that is fixed before training."""
         if experiment.threads:
             torch.set_num_threads(experiment.threads)
+        use_kernels(experiment.kernels)
         self.experiment = experiment
         self.device = choose_device(experiment.device)
         seed = experiment.seed
@@ -90,7 +93,8 @@ class Simulation:
         rate = training.learning_rate / self._gradient_scale
         self._server = Server(made.defense, made.clients, rate)
         self._state = self._server.start(weights)
-        self._state.ledger.lend(0, weights, int(self._answers[0]))
+        self._start_engine()
+        self._lend(self._state)
 
     @property
     def round(self) -> int:
@@ -109,34 +113,88 @@ class Simulation:
 
     def advance(self) -> list[Event]:
         """One arrival; the events are its own and, where due, an evaluation."""
-        first = [self._evaluate()] if self.round == 0 else []
-        now = self.round
+        return next(events for events in self.turns() if events)
+
+    def turns(self) -> Iterator[list[Event]]:
+        """The whole run, in turns: an arrival's events, or none while a GPU is at work.
+
+        Between two that hold events the state is whole; several runs can share a GPU by turns.
+        """
+        while not self.finished:
+            yield from self._arrival()
+
+    def _arrival(self) -> Iterator[list[Event]]:
+        engine, now = self._engine, self.round
         client, version = int(self.trace.client[now]), int(self.trace.version[now])
-        update = self._update(client, version)
-        decision, state = self._server.receive(self._state, Upload(client, version, update))
-        state.ledger.lend(state.round, state.weights, int(self._answers[state.round]))
-        self._state: ServerState = state
-        event = _arrival_event(decision, now, client, bool(self.malicious[client]), now - version)
-        due = state.round in self._evaluated
-        return [*first, event, *([self._evaluate()] if due else [])]
+        with engine.here():
+            events: list[Event] = [self._evaluate()] if now == 0 else []
+            upload = Upload(client, version, self._update(client, version))
+            length = engine.length(upload.update)
+        if engine.waits:
+            yield []
+        with engine.here():
+            verdict, state = self._received(upload, length())
+        if engine.waits:
+            yield []
+        with engine.here():
+            found, malicious = verdict(), bool(self.malicious[client])
+            self._lend(state)
+            events.append(_arrival_event(found, now, client, malicious, now - version))
+            self._state: ServerState = state
+            if state.round in self._evaluated:
+                events.append(self._evaluate())
+        yield events
+
+    def _received(self, upload: Upload, length: float) -> tuple[Later, ServerState]:
+        """As `Server.receive`, but the verdict may still be under way."""
+        state, server = self._state, self._server
+        base = state.ledger.look_up(upload.version)
+        reason = server.objection(state, upload, base)
+        if not reason:
+            reason = objection_to_length(length, upload.update)
+        if reason:
+            _, state = server.refuse(state, upload, reason)
+            return lambda: Verdict(False, False, {}, reason), state
+        assert isinstance(upload.update, Tensor)
+        assert base is not None
+        numbers = (upload.client, state.round - upload.version, state.round)
+        verdict, state = self._engine.judge(state, numbers, upload.update, base)
+        state.ledger.settle(upload.version)
+        return verdict, state
+
+    def _lend(self, state: ServerState) -> None:
+        answers = int(self._answers[state.round])
+        # A replayed step writes over the weights; whoever answers later needs these.
+        weights = state.weights.clone() if answers and self._engine.waits else state.weights
+        state.ledger.lend(state.round, weights, answers)
 
     def _update(self, client: int, version: int) -> Tensor:
         """What the client uploads: its gradient, or what the attack makes of it."""
         now, attack = self.round, self.experiment.attack
         base = self._state.ledger.look_up(version)
         assert base is not None, "the trace and the ledger disagree"
-        rows = self._rows[now]
-        if not self.malicious[client]:
-            return self._gradient_scale * self._clients.gradient(base, rows)
-        gradient = self._gradient_scale * self._clients.gradient(
-            base, rows, lambda x, y: attack.poison_batch(self._attack_state, x, y)
-        )
+        malicious = bool(self.malicious[client])
+        gradient = self._engine.gradient(base, self._rows[now], malicious)
+        if self._gradient_scale != 1:
+            gradient = self._gradient_scale * gradient
+        if not malicious:
+            return gradient
         number, staleness = torch.tensor(client), torch.tensor(now - version)
         trained = Arrival(number, staleness, gradient, base)
         generator = torch_generator(self.experiment.seed, "attack", now + 1, self.device)
         seen = AttackerView(now, self.weights, generator)
         update, self._attack_state = attack.poison_update(self._attack_state, trained, seen)
         return update
+
+    def _poisoned(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return self.experiment.attack.poison_batch(self._attack_state, inputs, labels)
+
+    def _start_engine(self) -> None:
+        parts = (self._clients, self._poisoned, self._server)
+        recorded = self.device.type == "cuda" and not getattr(
+            self._server.defense, "on_host", False
+        )
+        self._engine = Replayed(*parts, self._state) if recorded else Eager(*parts)
 
     def _evaluate(self) -> EvaluationEvent:
         task, attack, labels = self.experiment.task, self.experiment.attack, self._test_labels
@@ -180,6 +238,7 @@ class Simulation:
         except KeyError as error:
             raise RunError(f"the checkpoint lacks {error}: it is of another experiment") from error
         self._state = state._replace(round=now, defense=defense)
+        self._start_engine()
 
 
 def choose_device(name: str) -> torch.device:
@@ -217,13 +276,8 @@ def _finite(figures: Mapping[str, float]) -> dict[str, float | None]:
 
 
 def _arrival_event(
-    decision: Decision, now: int, client: int, malicious: bool, staleness: int
+    verdict: Verdict, now: int, client: int, malicious: bool, staleness: int
 ) -> ArrivalEvent:
-    # One read back from the device for all figures of the arrival.
-    figures = [decision.accepted, decision.ready, *decision.scores.values()]
-    accepted, stepped, *scores = torch.stack([f.double() for f in figures]).tolist()
-    finite = _finite(dict(zip(decision.scores, scores, strict=True)))
-    reason = "" if accepted else decision.reason
-    return ArrivalEvent(
-        now, client, malicious, staleness, bool(accepted), bool(stepped), reason, finite
-    )
+    accepted, stepped, scores, reason = verdict
+    numbers = (now, client, malicious, staleness)
+    return ArrivalEvent(*numbers, accepted, stepped, reason, _finite(scores))

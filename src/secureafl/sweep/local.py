@@ -1,23 +1,28 @@
-"""Experiments side by side on this machine, each in a process of its own."""
+"""Experiments side by side on this machine."""
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import queue
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from secureafl.core.errors import SecureAflError
+from secureafl.core.events import Event
 from secureafl.experiment import Experiment, from_mapping, to_mapping
 from secureafl.results import RESULT
 from secureafl.simulation.recording import Recording, open_run, require_same
+from secureafl.simulation.simulator import choose_device
 from secureafl.sweep.tally import Standing
 
 _REPORT_SECONDS = 0.5
+
+Task = tuple[str, dict[str, Any], Path]  # a cell's name, experiment and folder
 
 
 class Update(NamedTuple):
@@ -34,26 +39,36 @@ def run_cells(
 ) -> Iterator[Update]:
     """Run each cell in the folder `out`/its name; go on with those begun, skip those finished.
 
-    One cell that fails does not stop the others. Closing the iterator stops the workers, each of
-    which saves a checkpoint first.
+    `workers` run at a time: each in a process of its own or, on a GPU, by turns in one process,
+    which keeps the GPU busy as several processes would not. One cell that fails does not stop the
+    others. Closing the iterator stops the workers; each cell saves a checkpoint first.
     """
     spawn = multiprocessing.get_context("spawn")  # a fork would inherit torch's threads
     news: Any = spawn.Queue()
-    waiting = list(cells)
-    running: dict[str, Any] = {}
+    waiting: list[Task] = []
+    for cell, experiment in cells.items():
+        if (out / cell / RESULT).is_file():
+            yield _finished_before(cell, experiment, out / cell)
+        else:
+            waiting.append((cell, to_mapping(experiment), out / cell))
+    on_gpu = any(_uses_gpu(experiment) for experiment in cells.values())
+    groups = [waiting] if on_gpu and waiting else [[task] for task in waiting]
+    running: dict[Any, set[str]] = {}  # process -> its cells that have not ended
     try:
-        while waiting or running:
-            while waiting and len(running) < workers:
-                cell = waiting.pop(0)
-                if (out / cell / RESULT).is_file():
-                    yield _finished_before(cell, cells[cell], out / cell)
-                    continue
-                task = (cell, to_mapping(cells[cell]), out / cell, checkpoint_seconds, news)
-                running[cell] = spawn.Process(target=_work, args=task, daemon=True)
-                running[cell].start()
+        while groups or running:
+            while groups and len(running) < workers:
+                group = groups.pop(0)
+                task = (group, workers if on_gpu else 1, checkpoint_seconds, news)
+                process = spawn.Process(target=_work, args=task, daemon=True)
+                running[process] = {cell for cell, *_ in group}
+                process.start()
             yield from _next_news(news, running)
     finally:
         _stop(running)
+
+
+def _uses_gpu(experiment: Experiment) -> bool:
+    return choose_device(experiment.device).type == "cuda"
 
 
 def _finished_before(cell: str, experiment: Experiment, path: Path) -> Update:
@@ -64,70 +79,113 @@ def _finished_before(cell: str, experiment: Experiment, path: Path) -> Update:
     return Update(cell, Standing(round=experiment.rounds), "finished")
 
 
-def _next_news(news: Any, running: dict[str, Any]) -> Iterator[Update]:
-    """The next update, or one for each worker that died without a word."""
+def _next_news(news: Any, running: dict[Any, set[str]]) -> Iterator[Update]:
+    """The next update, or one for each cell whose process died without a word."""
     try:
         update = news.get(timeout=1.0)
     except queue.Empty:
-        dead = [cell for cell, process in running.items() if not process.is_alive()]
-        for cell in dead:
-            code = running.pop(cell).exitcode
-            yield Update(cell, Standing(), "failed", f"its process ended with code {code}")
+        for process in [process for process in running if not process.is_alive()]:
+            for cell in sorted(running.pop(process)):
+                message = f"its process ended with code {process.exitcode}"
+                yield Update(cell, Standing(), "failed", message)
         return
-    if update.state != "running" and update.cell in running:
-        running.pop(update.cell).join()
+    if update.state != "running":
+        for process in [process for process, cells in running.items() if update.cell in cells]:
+            running[process].discard(update.cell)
+            if not running[process]:
+                del running[process]
+                process.join()
     yield update
 
 
-def _stop(running: Mapping[str, Any]) -> None:
-    for process in running.values():
+def _stop(running: Mapping[Any, set[str]]) -> None:
+    for process in running:
         process.terminate()
-    for process in running.values():
+    for process in running:
         process.join()
 
 
-def _work(
-    cell: str, experiment: dict[str, Any], path: Path, checkpoint_seconds: float, news: Any
-) -> None:
-    """Body of a worker process."""
-    standing, state, message = Standing(), "failed", ""
-    try:
-        recording = open_run(from_mapping(experiment), path, checkpoint_seconds)
-        told, parent = 0.0, os.getppid()
-        for event in until_stopped(recording):
-            standing = standing.after(event)
-            if time.monotonic() - told >= _REPORT_SECONDS:
-                news.put(Update(cell, standing, "running"))
-                told = time.monotonic()
-                if os.getppid() != parent:  # killed: nobody is left to run for
-                    os.kill(os.getpid(), signal.SIGTERM)
-        state = "finished" if recording.simulation.finished else "stopped"
-    except SecureAflError as error:
-        message = str(error)
-    except Exception as error:
-        message = f"{type(error).__name__}: {error}"
-    news.put(Update(cell, standing, state, message))
+def _work(tasks: list[Task], together: int, checkpoint_seconds: float, news: Any) -> None:
+    """Body of a worker process: some cells at a time, by turns."""
+    waiting, active, parent = list(tasks), [], os.getppid()
+    with stop_signals() as told_to_stop:
+        while (waiting or active) and not told_to_stop:
+            while waiting and len(active) < together:
+                active.append(_Cell(*waiting.pop(0), checkpoint_seconds, news))
+            active = [cell for cell in active if cell.turn()]
+            if os.getppid() != parent:  # killed: nobody is left to run for
+                break
+        for cell in active:
+            cell.stop()
 
 
-def until_stopped(recording: Recording) -> Iterator[Any]:
-    """Events of a run until it ends or the process is told to stop; then a checkpoint is saved."""
-    told_to_stop: list[int] = []
+class _Cell:
+    """One run among those of a process."""
+
+    def __init__(
+        self, name: str, experiment: Any, path: Path, checkpoint_seconds: float, news: Any
+    ) -> None:
+        self._name, self._news = name, news
+        self._standing, self._told = Standing(), 0.0
+        self._turns: Generator[list[Event], None, None] | None = None
+        self._open = lambda: open_run(from_mapping(experiment), path, checkpoint_seconds).turns()
+
+    def turn(self) -> bool:
+        """Go on a little; False when the run has ended, one way or another."""
+        try:
+            self._turns = self._turns or self._open()
+            for event in next(self._turns):
+                self._standing = self._standing.after(event)
+        except StopIteration:
+            return self._tell("finished")
+        except SecureAflError as error:
+            return self._tell("failed", str(error))
+        except Exception as error:
+            return self._tell("failed", f"{type(error).__name__}: {error}")
+        if time.monotonic() - self._told >= _REPORT_SECONDS:
+            self._tell("running")
+            self._told = time.monotonic()
+        return True
+
+    def stop(self) -> None:
+        """Save a checkpoint and leave."""
+        if self._turns:
+            self._turns.close()
+        self._tell("stopped")
+
+    def _tell(self, state: str, message: str = "") -> bool:
+        self._news.put(Update(self._name, self._standing, state, message))
+        return state == "running"
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[list[int]]:
+    """Inside, being told to stop only fills the list."""
+    told: list[int] = []
     before = {
-        number: signal.signal(number, lambda n, _: told_to_stop.append(n))
+        number: signal.signal(number, lambda n, _: told.append(n))
         for number in (signal.SIGINT, signal.SIGTERM)
     }
-    events = iter(recording)
     try:
-        for event in events:
-            yield event
-            if told_to_stop:
-                break
+        yield told
     finally:
-        events.close()  # pyrefly: ignore  (a generator: this is where the checkpoint is saved)
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def default_workers() -> int:
-    """One process per core; on a GPU they share it."""
-    return os.cpu_count() or 1
+def until_stopped(recording: Recording) -> Iterator[Event]:
+    """Events of a run until it ends or the process is told to stop; then a checkpoint is saved."""
+    turns = recording.turns()
+    with stop_signals() as told:
+        try:
+            for events in turns:
+                yield from events
+                if told:
+                    break
+        finally:
+            turns.close()
+
+
+def default_workers(device: str) -> int:
+    """A process per core; on a GPU as many runs by turns as keep it busy."""
+    return 16 if choose_device(device).type == "cuda" else os.cpu_count() or 1

@@ -1,0 +1,99 @@
+"""The cost of an arrival against each thing it grows with, as PNG.
+
+Colours are Okabe and Ito's, told apart by colour-blind readers; markers say the same once more.
+Drawn on a Figure object: pyplot and its global figures are never loaded.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+
+from secureafl.bench.cases import Case
+from secureafl.bench.results import Row
+
+_LOOKS = {
+    "plain": ("#D55E00", "s", "plain torch"),
+    "secure_afl": ("#0072B2", "o", "secure_afl"),
+    "async_sgd": ("#009E73", "D", "async_sgd"),
+    "zeno_pp": ("#CC79A7", "^", "zeno_pp"),
+    "aflguard": ("#E69F00", "v", "aflguard"),
+}
+_OURS = "secure_afl"
+_AXES = {
+    "clients": "clients n",
+    "parameters": "parameters d",
+    "buffer": "pairs remembered ε",
+}
+_STYLE = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#dddddd",
+    "legend.frameon": False,
+}
+
+
+def draw(rows: Sequence[Row], main: Case, hardware: str) -> bytes:
+    """Three panels: clients, parameters, pairs; the other two as in the main case."""
+    # The context puts back what a host program had set; its settings do not reach the figure.
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_STYLE)
+        figure = Figure(figsize=(12, 4.2), layout="constrained")
+        axes = figure.subplots(1, len(_AXES), sharey=True)
+        for axis, (field, name) in zip(axes, _AXES.items(), strict=True):
+            _panel(axis, [row for row in rows if _belongs(row, main, field)], field)
+            axis.set_xlabel(name)
+        axes[0].set_ylabel("milliseconds per arrival")
+        handles = {}
+        for axis in axes:
+            found, labels = axis.get_legend_handles_labels()
+            handles |= dict(zip(labels, found, strict=True))
+        figure.legend(handles.values(), handles.keys(), loc="outside upper left", ncols=4)
+        figure.supxlabel(f"other settings: {main}; {hardware}", fontsize=8)
+        out = io.BytesIO()
+        figure.savefig(out, format="png", dpi=120)
+    return out.getvalue()
+
+
+def _belongs(row: Row, main: Case, field: str) -> bool:
+    """Whether only this field differs from the main case."""
+    case = Case(row.clients, row.parameters, row.buffer or main.buffer)
+    if field == "buffer" and row.buffer is None:
+        return False
+    same = case._replace(**{field: getattr(main, field)}) == main
+    return same and row.replicas == 1 and row.method in _LOOKS
+
+
+def _panel(axis: Axes, rows: list[Row], field: str) -> None:
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    for method, (colour, marker, label) in _LOOKS.items():
+        points = sorted((getattr(r, field), r.milliseconds) for r in rows if r.method == method)
+        if points:
+            x, y = zip(*points, strict=True)
+            axis.plot(x, y, color=colour, marker=marker, linewidth=1.6, label=label)
+    ours = sorted((r for r in rows if r.method == _OURS), key=lambda r: getattr(r, field))
+    if ours:
+        _references(axis, [getattr(r, field) for r in ours], ours)
+    values = sorted({getattr(row, field) for row in rows})
+    axis.set_xticks(values, [f"{value:,}" for value in values])
+    axis.xaxis.set_minor_locator(NullLocator())
+
+
+def _references(axis: Axes, x: list[int], ours: list[Row]) -> None:
+    """The floor, and how our time would grow if it grew as the memory does."""
+    floor = [row.floor_milliseconds or 0 for row in ours]
+    in_proportion = [ours[0].milliseconds * value / floor[0] for value in floor]
+    axis.plot(x, floor, color="#000000", linewidth=1, label="floor: memory read once")
+    label = "linear in the memory, from the first point"
+    axis.plot(x, in_proportion, "--", color="#777777", linewidth=1, label=label)

@@ -1,0 +1,109 @@
+"""The server step recorded on a GPU: one launch per arrival, and several servers side by side.
+
+One client uploads the same gradient again and again: nothing on a GPU depends on the numbers, and
+the memory is far larger than its caches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from secureafl.bench.clock import Timing, gpu_milliseconds
+from secureafl.bench.host import tensor_bytes
+from secureafl.bench.load import RATE, fill, make_load, make_trusted
+from secureafl.core.server import Server
+from secureafl.core.trees import name_tensors
+from secureafl.defenses.secure_afl import State
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from secureafl.bench.cases import Case
+    from secureafl.core.protocols import Defense
+
+_WARM_UPS = 3  # kernels are compiled and libraries choose their algorithms before recording
+_SAMPLES, _REPLAYS = 5, 50
+
+
+class Replica(NamedTuple):
+    """A recorded step of one server."""
+
+    graph: torch.cuda.CUDAGraph
+    stream: torch.cuda.Stream
+    state: Any  # what the recorded step reads and writes; it must outlive the graph
+
+    def launch(self) -> None:
+        """One arrival, on the replica's own stream."""
+        with torch.cuda.stream(self.stream):
+            self.graph.replay()
+
+
+def time_replayed(defense: Defense, case: Case, device: torch.device) -> Timing:
+    """An arrival at one server."""
+    replica = _record(defense, case, device)
+    with torch.cuda.stream(replica.stream):
+        times = [gpu_milliseconds(replica.graph.replay, _REPLAYS) for _ in range(_SAMPLES)]
+    return Timing(times, tensor_bytes(replica.state))
+
+
+def time_replicas(defense: Defense, case: Case, device: torch.device, count: int) -> Timing:
+    """An arrival at one of `count` servers that take turns on streams of their own."""
+    replicas = [_record(defense, case, device) for _ in range(count)]
+    here = torch.cuda.current_stream(device)
+
+    def rounds() -> None:
+        for replica in replicas:
+            replica.stream.wait_stream(here)
+        for _ in range(_REPLAYS):
+            for replica in replicas:
+                replica.launch()
+        for replica in replicas:
+            here.wait_stream(replica.stream)
+
+    arrivals = _REPLAYS * count
+    times = [gpu_milliseconds(rounds, 1) / arrivals for _ in range(_SAMPLES)]
+    return Timing(times, sum(tensor_bytes(replica.state) for replica in replicas))
+
+
+def _record(defense: Defense, case: Case, device: torch.device) -> Replica:
+    stream = torch.cuda.Stream(device)
+    with torch.cuda.stream(stream):
+        step, state = make_step(defense, case, device)
+        for _ in range(_WARM_UPS):
+            step()
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        step()
+    return Replica(graph, stream, state)
+
+
+def make_step(defense: Defense, case: Case, device: torch.device) -> tuple[Callable[[], None], Any]:
+    """A step that leaves model and state where they were, and that state."""
+    load = make_load(case.parameters, device)
+    server = Server(defense, case.clients, RATE, make_trusted(device))
+    weights, gradient = load.start, load.upload(0, load.start)
+    state = defense.init(case.clients, weights)
+    if isinstance(state, State) and case.buffer:
+        fill(state, case.parameters)
+    numbers = torch.zeros(3, dtype=torch.int64, device=device)  # client, staleness, round
+
+    def step() -> None:
+        _, moved, kept = server.judge(weights, state, numbers, gradient, weights)
+        _put_back([weights, *_tensors(state)], [moved, *_tensors(kept)])
+
+    return step, state
+
+
+def _tensors(state: Any) -> list[Tensor]:
+    return list(name_tensors(state, "").values())
+
+
+def _put_back(old: list[Tensor], new: list[Tensor]) -> None:
+    """Copy what was made anew to where the next replay looks for it."""
+    pairs = [(o, n) for o, n in zip(old, new, strict=True) if o.data_ptr() != n.data_ptr()]
+    if pairs:
+        torch._foreach_copy_([o for o, _ in pairs], [n for _, n in pairs])

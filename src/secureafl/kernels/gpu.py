@@ -1,0 +1,197 @@
+"""The hot operations on a GPU (`gpu_code.cu`), compiled by what torch brings along."""
+
+from __future__ import annotations
+
+import functools
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from secureafl.core.quantile import LONGEST
+from secureafl.kernels import reference
+from secureafl.kernels.network import sorting_network
+from secureafl.kernels.step import Judged, Step
+from secureafl.kernels.tiles import BASE, GRADIENT, OWN, WIDTH
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from secureafl.core.quantile import History
+    from secureafl.core.types import Arrival, Entry, Inner, News
+    from secureafl.kernels.memory import Memory
+    from secureafl.kernels.step import Choice
+
+IN_REGISTERS = 64  # clients up to which a thread sorts a column
+_BLOCK = 256  # threads of a kernel that works on one client
+_MOST_SLOTS, _MOST_PAIRS = 16, 7  # which are unrolled
+_PARTS = {"upload": 0, "step": 1, "change": 2}
+
+
+def differences(vectors: Tensor, arrival: Arrival) -> tuple[Tensor, ...]:
+    """See `kernels.operations.differences`."""
+    if vectors.dtype != torch.float32:
+        return reference.differences(vectors, arrival)
+    kernel, size = _kernel("differences", *vectors.shape[1:3]), arrival.gradient.numel()
+    blocks = _blocks(size, vectors.device)
+    found = torch.empty(4, dtype=torch.float64, device=vectors.device)
+    sums = found.new_empty(4, blocks)
+    given = [arrival.gradient.contiguous(), arrival.base.contiguous()]
+    counter = _counter(vectors.device)
+    arguments = [vectors, arrival.client, *given, sums, found, counter, size]
+    kernel((blocks, 1, 1), (_BLOCK, 1, 1), arguments)
+    return found.unbind()
+
+
+def judge(history: History, news: News, radius: float, level: float) -> tuple[Judged, History]:
+    """See `kernels.operations.judge`."""
+    if len(history.recent) > LONGEST:
+        return reference.judge(history, news, radius, level)
+    accepted = torch.empty_like(news.known)
+    found = torch.empty(3, dtype=torch.float64, device=accepted.device)
+    numbers = [news.known, news.step_step, news.change_change, news.squared, accepted, found]
+    settings = [float(radius), float(level), len(history.recent)]
+    _kernel("judge")((1, 1, 1), (1024, 1, 1), [*history, *numbers, *settings])
+    return Judged(accepted, *found.unbind()), history
+
+
+def place_pair(
+    appended: Tensor, client: Tensor, news: News, keep: Tensor, pairs: int, min_curvature: float
+) -> tuple[Tensor, Tensor]:
+    """See `kernels.operations.place_pair`."""
+    places, curved = appended.new_empty(2), torch.empty_like(keep)
+    numbers = [news.known, news.step_step, news.step_change, keep, places, curved]
+    arguments = [appended, client, *numbers, float(min_curvature), pairs]
+    _kernel("place_pair")((1, 1, 1), (1, 1, 1), arguments)
+    return places, curved
+
+
+def after_step(memory: Memory, step: Step, learning_rate: float, stepped: Tensor) -> Memory:
+    """See `kernels.operations.after_step`."""
+    rows = memory.along.numel() + 1
+    arguments = [memory.along, memory.squared, step.along.contiguous(), step.with_model]
+    arguments += [step.squared, stepped, float(learning_rate)]
+    kernel = _kernel("after_step", *memory.along.shape)
+    kernel((-(-rows // _BLOCK), 1, 1), (_BLOCK, 1, 1), arguments)
+    return memory
+
+
+def exchange(
+    memory: Memory, arrival: Arrival, entry: Entry, weights: Tensor, keep: Tensor
+) -> Memory:
+    """See `kernels.operations.exchange`."""
+    _, clients, slots, _ = memory.vectors.shape
+    if memory.vectors.dtype != torch.float32 or slots > _MOST_SLOTS:
+        return reference.exchange(memory, arrival, entry, weights, keep)
+    size = weights.numel()
+    blocks = _blocks(size, weights.device)
+    sums = memory.gram.new_empty(1 + slots * (slots + 1) // 2, blocks)
+    squared = torch.empty_like(memory.squared)
+    given = [arrival.gradient.contiguous(), arrival.base.contiguous(), weights.contiguous()]
+    parts = sum(_PARTS[part] << (2 * k) for k, part in enumerate(entry.parts))
+    tables = [memory.gram, memory.along, memory.known, squared, _counter(weights.device)]
+    _kernel("exchange", clients, slots)(
+        (blocks, 1, 1),
+        (_BLOCK, 1, 1),
+        [
+            *(memory.vectors, arrival.client, *given, entry.places, keep, entry.keep, sums),
+            *(*tables, len(entry.parts), parts, size),
+        ],
+    )
+    return memory._replace(squared=squared)
+
+
+def order_step(
+    memory: Memory, arrival: Arrival, entry: Entry, keep: Tensor, weights: Tensor, choice: Choice
+) -> tuple[Step, Memory]:
+    """See `kernels.operations.order_step`."""
+    tiles, clients, slots, _ = memory.vectors.shape
+    threads, resident = _threads(clients)
+    shared = _shared_bytes(clients, slots)
+    unfit = shared > _most_shared(weights.device) or slots > _MOST_SLOTS
+    if memory.vectors.dtype != torch.float32 or unfit:
+        return reference.order_step(memory, arrival, entry, keep, weights, choice)
+    memory = exchange(memory, arrival, entry, weights, keep)
+    kernel = _kernel("order_pass", clients, slots)
+    if shared >= 48 * 1024:
+        kernel.set_shared_memory_config(shared)
+    blocks = min(tiles, _processors(weights.device) * resident)
+    sums = memory.gram.new_empty(clients * slots + 2, blocks)
+    direction = torch.empty_like(weights)
+    chosen = [choice.shares.contiguous(), weights.contiguous(), choice.present]
+    order = [choice.first, choice.last, direction, sums, weights.numel(), tiles]
+    arguments = [memory.vectors, *chosen, *order]
+    kernel((blocks, 1, 1), (threads, 1, 1), arguments, shared_mem=shared)
+    found = sums.new_empty(len(sums))
+    grid = (-(-len(sums) * 32 // _BLOCK), 1, 1)
+    _kernel("add_up", clients, slots)(grid, (_BLOCK, 1, 1), [sums, found, blocks])
+    products, with_model, squared = found.split([clients * slots, 1, 1])
+    step = Step(direction, products.view(clients, slots), with_model[0], squared[0])
+    return step, memory
+
+
+def lbfgs_shares(inner: Inner, appended: Tensor, pairs: int, max_correction: float) -> Tensor:
+    """See `kernels.operations.lbfgs_shares`."""
+    if pairs > _MOST_PAIRS:
+        return reference.lbfgs_shares(inner, appended, pairs, max_correction)
+    shares = torch.empty_like(inner.model)
+    clients, slots = shares.shape
+    arguments = [inner.vectors, inner.model, inner.squared, appended, shares, float(max_correction)]
+    grid = (-(-clients // 32), 1, 1)
+    _kernel("lbfgs_shares", clients, slots, pairs)(grid, (32, 1, 1), arguments)
+    return shares
+
+
+@functools.cache
+def _kernel(name: str, clients: int = 1, slots: int = 2, pairs: int = 0) -> Any:
+    """One of the kernels of `gpu_code.cu`, compiled for these numbers."""
+    threads, resident = _threads(clients)
+    numbers = {"CLIENTS": clients, "SLOTS": slots, "THREADS": threads, "WIDTH": WIDTH}
+    numbers["RESIDENT"] = resident
+    numbers |= {"GRADIENT": GRADIENT, "BASE": BASE, "OWN": OWN, "LONGEST": LONGEST}
+    if pairs:
+        numbers["PAIRS"] = pairs
+    lines = [f"#define {key} {value}" for key, value in numbers.items()]
+    if clients <= IN_REGISTERS:
+        network = sorting_network((clients + 1) // 2).tolist()
+        lines.append("#define NETWORK " + " ".join(f"EXCHANGE({i}, {j})" for i, j in network))
+    source = files("secureafl.kernels").joinpath("gpu_code.cu").read_text()
+    return torch.cuda._compile_kernel("\n".join([*lines, source]), name)
+
+
+def _threads(clients: int) -> tuple[int, int]:
+    """Threads of a block of `order_pass`, and blocks a multiprocessor works on at a time."""
+    if clients <= IN_REGISTERS:
+        return 128, 7
+    return (512, 2) if clients <= 400 else (1024, 1)
+
+
+def _blocks(size: int, device: torch.device) -> int:
+    """Enough for all coordinates, and no more than run at a time."""
+    return min(-(-size // (4 * _BLOCK)), 2 * _processors(device)) or 1
+
+
+def _shared_bytes(clients: int, slots: int) -> int:
+    """What a block of `order_pass` shares."""
+    padded = clients + clients % 2
+    return 12 * clients * slots + 4 * (WIDTH * (padded | 1) + WIDTH + padded) + clients
+
+
+@functools.cache
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@functools.cache
+def _most_shared(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+
+
+def _counter(device: torch.device) -> Tensor:
+    """Of blocks that are done; one for each stream, since streams run side by side."""
+    return _counter_of(device, torch.cuda.current_stream(device).cuda_stream)
+
+
+@functools.cache
+def _counter_of(device: torch.device, stream: int) -> Tensor:
+    return torch.zeros(1, dtype=torch.int32, device=device)

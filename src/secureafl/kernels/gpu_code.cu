@@ -1,0 +1,501 @@
+// What a GPU runs: the kernels behind `kernels.gpu`, compiled for CLIENTS and SLOTS when first used.
+//
+// Sums are collected block by block and added up in a fixed order, so every run gives the same bits.
+// Nothing is read back by the host, so a whole step can be recorded and replayed.
+// WIDTH, GRADIENT, BASE, OWN: `kernels.tiles`. NETWORK: comparisons that sort half of the clients.
+
+typedef unsigned char flag;
+typedef long long index;
+
+#define ROWS (CLIENTS * SLOTS)
+#define FULL 0xffffffffu
+#define HIGHEST 3.402823466e38f
+
+__device__ double warp_sum(double value) {
+  for (int lane = 16; lane > 0; lane /= 2) value += __shfl_down_sync(FULL, value, lane);
+  return value;
+}
+
+// Whether this block is the last to finish; then it sees what all others have written.
+__device__ bool is_last_block(unsigned* counter) {
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) last = atomicInc(counter, gridDim.x - 1) == gridDim.x - 1;
+  __syncthreads();
+  __threadfence();
+  return last;
+}
+
+// Adds up COUNT numbers per thread over the block; the sums lie in `out`, `stride` apart.
+template <int COUNT>
+__device__ void block_sums(double* values, double* out, int stride) {
+  __shared__ double partial[32][COUNT];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+  for (int k = 0; k < COUNT; k++) {
+    const double total = warp_sum(values[k]);
+    if (lane == 0) partial[warp][k] = total;
+  }
+  __syncthreads();
+  for (int k = threadIdx.x; k < COUNT; k += blockDim.x) {
+    double total = 0;
+    for (int w = 0; w < blockDim.x / 32; w++) total += partial[w][k];
+    out[(size_t)k * stride] = total;
+  }
+}
+
+#define ONE_CLIENT 256  // threads of a block that works on one client
+
+// Sum over the blocks of each of COUNT rows, by a warp per row; `use` gets its number and the sum.
+template <int COUNT, typename Use>
+__device__ void sums_over_blocks(const double* sums, Use use) {
+  const int warps = ONE_CLIENT / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  double total[(COUNT + warps - 1) / warps];
+#pragma unroll
+  for (int k = 0; k < (COUNT + warps - 1) / warps; k++) total[k] = 0;
+  for (int b = lane; b < gridDim.x; b += 32)
+#pragma unroll
+    for (int k = 0; k < (COUNT + warps - 1) / warps; k++) {
+      const int row = k * warps + warp;
+      if (row < COUNT) total[k] += __ldcg(sums + (size_t)row * gridDim.x + b);
+    }
+#pragma unroll
+  for (int k = 0; k < (COUNT + warps - 1) / warps; k++) {
+    const double sum = warp_sum(total[k]);
+    if (lane == 0 && k * warps + warp < COUNT) use(k * warps + warp, sum);
+  }
+}
+
+// An upload beside its client's last: s's, s'y, y'y, g'g.
+extern "C" __global__ void differences(const float* vectors, const index* client, const float* upload,
+                                       const float* base, double* sums, double* found, unsigned* counter,
+                                       int d) {
+  double values[4] = {0, 0, 0, 0};
+  for (int j = blockIdx.x * blockDim.x + threadIdx.x; j < d; j += gridDim.x * blockDim.x) {
+    const float* own = vectors + ((size_t)(j / WIDTH) * CLIENTS + *client) * SLOTS * WIDTH + j % WIDTH;
+    const double g = upload[j], y = upload[j] - own[GRADIENT * WIDTH], s = base[j] - own[BASE * WIDTH];
+    values[0] += s * s;
+    values[1] += s * y;
+    values[2] += y * y;
+    values[3] += g * g;
+  }
+  block_sums<4>(values, sums + blockIdx.x, gridDim.x);
+  if (is_last_block(counter)) sums_over_blocks<4>(sums, [&](int k, double total) { found[k] = total; });
+}
+
+#define HISTORY 1024  // threads of `judge`, which is one block
+#define HELD (LONGEST / HISTORY + 1)
+
+// The Lipschitz filter: see `reference.judge`. The history is changed in place.
+extern "C" __global__ void __launch_bounds__(HISTORY) judge(
+    double* ordered, double* recent, index* count_at, const flag* known_at, const double* step_step,
+    const double* change_change, const double* squared, flag* accepted, double* found, double radius,
+    double level, int window) {
+  __shared__ int place, hole, partial[2][HISTORY / 32];
+  const bool known = *known_at, comparable = known && *step_step > 0;
+  const double factor = comparable ? sqrt(*change_change / *step_step) : 0;
+  const index count = *count_at;
+  const int filled = count < window ? count : window, slot = count % window, thread = threadIdx.x;
+  const double oldest = recent[slot];
+  if (comparable) {  // shift what lies between the value that leaves and the one that comes
+    double held[HELD];
+    int smaller = 0, before = 0;
+#pragma unroll
+    for (int k = 0; k < HELD; k++) {
+      const int i = k * HISTORY + thread;
+      held[k] = i <= filled ? ordered[i] : 0;
+      if (i < filled) smaller += held[k] < factor, before += held[k] < oldest;
+    }
+    smaller = __reduce_add_sync(FULL, smaller), before = __reduce_add_sync(FULL, before);
+    if (thread % 32 == 0) partial[0][thread / 32] = smaller, partial[1][thread / 32] = before;
+    __syncthreads();
+    if (thread < 32) {
+      const int all = __reduce_add_sync(FULL, partial[0][thread]);
+      const int gone = __reduce_add_sync(FULL, partial[1][thread]);
+      if (thread == 0) hole = gone, place = all > gone ? all - 1 : all;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < HELD; k++) {
+      const int i = k * HISTORY + thread;
+      if (i > filled) break;
+      if (i > hole && i <= place) ordered[i - 1] = held[k];
+      if (i >= place && i < hole) ordered[i + 1] = held[k];
+    }
+    __syncthreads();
+    if (thread == 0) ordered[place] = recent[slot] = factor, *count_at = count + 1;
+  }
+  __syncthreads();
+  if (thread != 0) return;
+  const int size = comparable && filled < window ? filled + 1 : filled;
+  const double position = level * (size > 0 ? size - 1 : 0);
+  const int low = (int)position;
+  const double one = ordered[low], other = ordered[low + 1 < size ? low + 1 : (size > 0 ? size - 1 : 0)];
+  const double threshold = one == other ? one : one + (other - one) * (position - low);
+  *accepted = factor <= threshold;
+  found[0] = comparable ? factor : nan("");
+  found[1] = threshold;
+  found[2] = !known && *squared > radius * radius ? radius / sqrt(*squared) : 1;
+}
+
+// Where a client's step and change go, and whether they are curved: see `reference.place_pair`.
+extern "C" __global__ void place_pair(index* appended, const index* client, const flag* known,
+                                      const double* step_step, const double* step_change, const flag* keep,
+                                      index* places, flag* curved, double min_curvature, int pairs) {
+  const index count = appended[*client];
+  *curved = *known && *step_change > min_curvature * *step_step;
+  places[0] = count % pairs, places[1] = places[0] + pairs;
+  appended[*client] = count + (*curved && *keep);
+}
+
+// The memory once the model has moved: see `reference.after_step`. In place.
+extern "C" __global__ void after_step(double* along, double* squared, const double* step_along,
+                                      const double* with_model, const double* step_squared,
+                                      const flag* stepped, double rate) {
+  const int r = blockIdx.x * blockDim.x + threadIdx.x;
+  if (!*stepped || r > ROWS) return;
+  if (r < ROWS) along[r] -= rate * step_along[r];
+  else *squared += rate * (rate * *step_squared - 2 * *with_model);
+}
+
+// Sums over blocks of `order_pass`, a warp for each.
+extern "C" __global__ void add_up(const double* sums, double* found, int blocks) {
+  const int r = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
+  if (r >= ROWS + 2) return;
+  double total = 0;
+  for (int b = threadIdx.x % 32; b < blocks; b += 32) total += sums[(size_t)r * blocks + b];
+  total = warp_sum(total);
+  if (threadIdx.x % 32 == 0) found[r] = total;
+}
+
+// Products of a client's rows (the upload's only with itself) and, last, the model.
+#define PAIRS_OF_ROWS (1 + SLOTS * (SLOTS + 1) / 2)
+
+// Puts new rows into a client's places and computes its inner products anew.
+// `parts`: for each of `places` 0 (upload), 1 (step) or 2 (change).
+extern "C" __global__ void exchange(float* vectors, const index* client, const float* upload,
+                                    const float* base, const float* model, const index* places,
+                                    const flag* keep_all, const flag* keep_entry, double* sums,
+                                    double* gram, double* along, flag* known, double* squared,
+                                    unsigned* counter, int count, int parts, int d) {
+  double values[PAIRS_OF_ROWS];
+#pragma unroll
+  for (int k = 0; k < PAIRS_OF_ROWS; k++) values[k] = 0;
+  const bool keep = *keep_all, entry = keep && *keep_entry;
+  const index c = *client;
+  for (int j = blockIdx.x * blockDim.x + threadIdx.x; j < d; j += gridDim.x * blockDim.x) {
+    float* own = vectors + ((size_t)(j / WIDTH) * CLIENTS + c) * SLOTS * WIDTH + j % WIDTH;
+    float rows[SLOTS + 1];
+#pragma unroll
+    for (int s = 0; s < SLOTS; s++) rows[s] = own[s * WIDTH];
+    rows[SLOTS] = model[j];
+    const float g = upload[j], b = base[j], y = g - rows[GRADIENT], step = b - rows[BASE];
+    if (keep) {
+      own[GRADIENT * WIDTH] = rows[GRADIENT] = g;
+      own[BASE * WIDTH] = rows[BASE] = b;
+    }
+    if (entry) {
+      for (int k = 0; k < count; k++) {
+        const int place = OWN + places[k], part = (parts >> (2 * k)) & 3;
+        const float value = part == 0 ? g : part == 1 ? step : y;
+        own[place * WIDTH] = value;
+#pragma unroll
+        for (int s = OWN; s < SLOTS; s++) rows[s] = s == place ? value : rows[s];
+      }
+    }
+    values[0] += (double)rows[GRADIENT] * rows[GRADIENT];
+    int pair = 1;
+#pragma unroll
+    for (int i = 1; i <= SLOTS; i++)
+#pragma unroll
+      for (int k = i; k <= SLOTS; k++) values[pair++] += (double)rows[i] * rows[k];
+  }
+  block_sums<PAIRS_OF_ROWS>(values, sums + blockIdx.x, gridDim.x);
+  if (!is_last_block(counter)) return;
+  sums_over_blocks<PAIRS_OF_ROWS>(sums, [&](int pair, double total) {
+    int i = 0, k = 0;
+    if (pair > 0) {
+      int rest = pair - 1;
+      for (i = 1; rest > SLOTS - i; i++) rest -= SLOTS - i + 1;
+      k = i + rest;
+    }
+    if (i == SLOTS) {
+      *squared = total;
+    } else if (keep) {
+      if (k == SLOTS) along[c * SLOTS + i] = total;
+      else gram[(c * SLOTS + i) * SLOTS + k] = gram[(c * SLOTS + k) * SLOTS + i] = total;
+      if (pair == 0) known[c] = 1;
+    }
+  });
+}
+
+#define ROWS_PADDED ((CLIENTS + 1) / 2 * 2)
+#define COLUMN (ROWS_PADDED | 1)  // odd: neighbouring columns start in different banks
+#define KEYS ((CLIENTS + 31) / 32)
+
+__device__ int sort_key(float value) {
+  const int bits = __float_as_int(value);
+  return bits ^ ((bits >> 31) & 0x7fffffff);
+}
+
+__device__ float key_value(int key) { return __int_as_float(key ^ ((key >> 31) & 0x7fffffff)); }
+
+// The k-th smallest key of a column held by a warp, bit by bit from the highest.
+__device__ int kth_key(const int* keys, int k) {
+  unsigned found = 0x80000000u;
+  for (int bit = 31; bit >= 0; bit--) {
+    const int trial = found + (1u << bit);  // at first this wraps around, to 0
+    int below = 0;
+#pragma unroll
+    for (int m = 0; m < KEYS; m++) below += keys[m] < trial;
+    below = __reduce_add_sync(FULL, below);
+    if (below == k + 1) {  // the wanted one is the largest of these
+      int largest = 0x80000000;
+#pragma unroll
+      for (int m = 0; m < KEYS; m++)
+        if (keys[m] < trial) largest = max(largest, keys[m]);
+      return __reduce_max_sync(FULL, largest);
+    }
+    if (below <= k) found = trial;
+  }
+  return found;
+}
+
+// Mean of the first-th to last-th smallest of a column, by a warp; rows of nobody are outside.
+__device__ float order_mean(const float* column, const flag* there, int first, int last) {
+  const int lane = threadIdx.x % 32;
+  int keys[KEYS];
+#pragma unroll
+  for (int m = 0; m < KEYS; m++) {
+    const int i = m * 32 + lane;
+    keys[m] = i < CLIENTS && there[i] ? sort_key(column[i]) : 0x7fffffff;
+  }
+  const int low = kth_key(keys, first);
+  const float share = 1.0f / max(last - first + 1, 1);
+  int upto = 0, below = 0, next = 0x7fffffff;
+#pragma unroll
+  for (int m = 0; m < KEYS; m++) {
+    upto += keys[m] <= low;
+    if (keys[m] > low) next = min(next, keys[m]);
+  }
+  upto = __reduce_add_sync(FULL, upto);
+  int high = low;
+  if (upto <= last) high = last == first + 1 ? __reduce_min_sync(FULL, next) : kth_key(keys, last);
+  float inner = 0;
+#pragma unroll
+  for (int m = 0; m < KEYS; m++) {
+    below += keys[m] < high;
+    if (keys[m] > low && keys[m] < high) inner += share * key_value(keys[m]);
+  }
+  below = __reduce_add_sync(FULL, below);
+  for (int half = 16; half > 0; half /= 2) inner += __shfl_xor_sync(FULL, inner, half);
+  const int lows = min(upto, last + 1) - first, highs = high > low ? last + 1 - below : 0;
+  return inner + share * lows * key_value(low) + share * highs * key_value(high);
+}
+
+#ifdef NETWORK
+#define HALF (ROWS_PADDED / 2)
+#define EXCHANGE(i, j) \
+  { const float a = fminf(v[i], v[j]); v[j] = fmaxf(v[i], v[j]); v[i] = a; }
+
+__device__ void sort_half(float* v) { NETWORK }
+
+// The two middle ones of a column, each times its weight, by a thread. With one half reversed, the
+// smaller of each couple are the lower half of all, the larger the upper: the middle is between.
+__device__ float middle(const float* column, float below, float above) {
+  float one[HALF], other[HALF];
+#pragma unroll
+  for (int i = 0; i < HALF; i++) one[i] = column[i];
+  sort_half(one);
+#pragma unroll
+  for (int i = 0; i < HALF; i++) other[i] = column[HALF + i];
+  sort_half(other);
+  float low = -HIGHEST, high = HIGHEST;
+#pragma unroll
+  for (int i = 0; i < HALF; i++) {
+    low = fmaxf(low, fminf(one[i], other[HALF - 1 - i]));
+    high = fminf(high, fmaxf(one[i], other[HALF - 1 - i]));
+  }
+  return below * low + above * high;
+}
+#endif
+
+// Combine, select, inner products; each block takes every so many-th tile.
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) order_pass(
+    const float* __restrict__ vectors, const double* __restrict__ shares, const float* __restrict__ model,
+    const flag* __restrict__ present, const index* first_at, const index* last_at, float* direction,
+    double* sums, int d, int tiles) {
+  extern __shared__ double shared[];
+  double* along = shared;                                  // [ROWS]
+  float* share = (float*)(along + ROWS);                   // [ROWS]
+  float* columns = share + ROWS;                           // [WIDTH][COLUMN]
+  float* step = columns + WIDTH * COLUMN;                  // [WIDTH]
+  float* fill = step + WIDTH;                              // [ROWS_PADDED]: rows that nobody stands for
+  flag* there = (flag*)(fill + ROWS_PADDED);               // [CLIENTS]
+  __shared__ int gone;
+  const int thread = threadIdx.x;
+  if (thread == 0) {  // as many lowest as highest values: that leaves the middle in the middle
+    gone = 0;
+    for (int i = 0; i < CLIENTS; i++) gone += !present[i];
+    int met = 0;
+    for (int i = 0; i < ROWS_PADDED; i++) {
+      const bool absent = i >= CLIENTS || !present[i];
+      fill[i] = !absent ? 0 : i < CLIENTS && met++ < gone / 2 ? -HIGHEST : HIGHEST;
+      if (i < CLIENTS) there[i] = !absent;
+    }
+  }
+  for (int r = thread; r < ROWS; r += THREADS) along[r] = 0, share[r] = shares[r];
+  __syncthreads();
+  const int first = *first_at, last = *last_at;
+#ifdef NETWORK
+  const int low = first + gone / 2, high = last + gone / 2;
+  const bool central = HALF - 1 <= low && high <= HALF;
+  const float scale = 1.0f / max(last - first + 1, 1);
+  const float below = low == HALF - 1 ? scale : 0, above = high == HALF ? scale : 0;
+#endif
+  double with_model = 0, itself = 0;
+  for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    const float* rows = vectors + (size_t)tile * ROWS * WIDTH;
+    for (int item = thread; item < ROWS_PADDED * (WIDTH / 4); item += THREADS) {
+      const int i = item / (WIDTH / 4), w = item % (WIDTH / 4) * 4;
+      float4 total = make_float4(fill[i], fill[i], fill[i], fill[i]);
+      if (fill[i] == 0) {
+        float4 x[SLOTS];
+#pragma unroll
+        for (int s = 0; s < SLOTS; s++) x[s] = *(const float4*)(rows + (i * SLOTS + s) * WIDTH + w);
+        const int j = tile * WIDTH + w;
+        const float4 now = j + 3 < d ? make_float4(model[j], model[j + 1], model[j + 2], model[j + 3])
+                                     : make_float4(j < d ? model[j] : 0, j + 1 < d ? model[j + 1] : 0,
+                                                   j + 2 < d ? model[j + 2] : 0, 0);
+        x[BASE] = make_float4(now.x - x[BASE].x, now.y - x[BASE].y, now.z - x[BASE].z, now.w - x[BASE].w);
+#pragma unroll
+        for (int s = 0; s < SLOTS; s++) {
+          const float a = share[i * SLOTS + s];
+          total.x += a * x[s].x, total.y += a * x[s].y, total.z += a * x[s].z, total.w += a * x[s].w;
+        }
+      }
+      columns[w * COLUMN + i] = total.x;
+      columns[(w + 1) * COLUMN + i] = total.y;
+      columns[(w + 2) * COLUMN + i] = total.z;
+      columns[(w + 3) * COLUMN + i] = total.w;
+    }
+    __syncthreads();
+#ifdef NETWORK
+    if (central) {
+      if (thread < WIDTH) step[thread] = middle(columns + thread * COLUMN, below, above);
+    } else
+#endif
+      for (int w = thread / 32; w < WIDTH; w += THREADS / 32) {
+        const float mean = order_mean(columns + w * COLUMN, there, first, last);
+        if (thread % 32 == 0) step[w] = mean;
+      }
+    __syncthreads();
+    if (thread < WIDTH) {
+      const int j = tile * WIDTH + thread;
+      if (j < d) {
+        direction[j] = step[thread];
+        with_model += (double)step[thread] * model[j];
+        itself += (double)step[thread] * step[thread];
+      }
+    }
+    for (int r = thread; r < ROWS; r += THREADS) {
+      if (r % SLOTS == GRADIENT) continue;
+      float total = 0;
+#pragma unroll
+      for (int w = 0; w < WIDTH; w += 4) {
+        const float4 x = *(const float4*)(rows + (size_t)r * WIDTH + w);
+        total += x.x * step[w] + x.y * step[w + 1] + x.z * step[w + 2] + x.w * step[w + 3];
+      }
+      along[r] += total;
+    }
+  }
+  double* out = sums + blockIdx.x;
+  for (int r = thread; r < ROWS; r += THREADS) out[(size_t)r * gridDim.x] = along[r];
+  with_model = warp_sum(with_model), itself = warp_sum(itself);
+  if (thread == 0) out[(size_t)ROWS * gridDim.x] = with_model, out[(size_t)(ROWS + 1) * gridDim.x] = itself;
+}
+
+#ifdef PAIRS
+#define AT(row, column) mine[(row) * SLOTS + (column)]
+
+// The shares of `kernels.bfgs`, a client per thread.
+extern "C" __global__ void lbfgs_shares(const double* gram, const double* along, const double* squared,
+                                        const index* appended, double* shares, double max_correction) {
+  const int c = blockIdx.x * blockDim.x + threadIdx.x;
+  if (c >= CLIENTS) return;
+  const double* mine = gram + (size_t)c * SLOTS * SLOTS;
+  const double* with_model = along + c * SLOTS;
+  const index count = appended[c];
+  int s[PAIRS], y[PAIRS];
+  bool full[PAIRS];
+  double s_v[PAIRS], y_v[PAIRS], over[PAIRS], right[PAIRS], q[PAIRS], diagonal[PAIRS];
+  double lower[PAIRS][PAIRS], factor[PAIRS][PAIRS], of_s[PAIRS], of_y[PAIRS];
+#pragma unroll
+  for (int k = 0; k < PAIRS; k++) {
+    s[k] = OWN + (count + k) % PAIRS, y[k] = s[k] + PAIRS;
+    full[k] = count >= PAIRS - k;
+    s_v[k] = with_model[s[k]] - AT(BASE, s[k]), y_v[k] = with_model[y[k]] - AT(BASE, y[k]);
+    over[k] = full[k] ? 1 / AT(s[k], y[k]) : 0;
+    right[k] = over[k] * y_v[k];
+  }
+  const double mu = AT(s[PAIRS - 1], y[PAIRS - 1]) / AT(s[PAIRS - 1], s[PAIRS - 1]);
+#pragma unroll
+  for (int i = 0; i < PAIRS; i++) {  // Cholesky without roots, and forward substitution
+    double goal = mu * s_v[i];
+#pragma unroll
+    for (int k = 0; k < PAIRS; k++) {
+      lower[i][k] = k < i && full[k] ? AT(s[i], y[k]) : 0;
+      goal += lower[i][k] * right[k];
+    }
+    goal = full[i] ? goal : 0;
+#pragma unroll
+    for (int k = 0; k <= i; k++) {
+      double entry = mu * AT(s[i], s[k]);
+#pragma unroll
+      for (int m = 0; m < k; m++) entry += lower[i][m] * lower[k][m] * over[m];
+      entry = full[k] ? entry : i == k;
+#pragma unroll
+      for (int m = 0; m < k; m++) entry -= factor[i][m] * factor[k][m] * diagonal[m];
+      if (k < i) factor[i][k] = entry / diagonal[k];
+      else diagonal[i] = entry;
+    }
+#pragma unroll
+    for (int k = 0; k < i; k++) goal -= factor[i][k] * q[k];
+    q[i] = goal;
+  }
+#pragma unroll
+  for (int i = PAIRS - 1; i >= 0; i--) {
+    q[i] /= diagonal[i];
+#pragma unroll
+    for (int k = i + 1; k < PAIRS; k++) q[i] -= factor[k][i] * q[k];
+  }
+  bool sound = count > 0 && fabs(mu) <= 1e10;  // false for NaN too
+#pragma unroll
+  for (int k = 0; k < PAIRS; k++) {
+    double below = 0;
+#pragma unroll
+    for (int i = k + 1; i < PAIRS; i++) below += lower[i][k] * q[i];
+    of_y[k] = right[k] - over[k] * below, of_s[k] = -mu * q[k];
+    sound = sound && fabs(of_y[k]) <= 1e10 && fabs(of_s[k]) <= 1e10;
+  }
+  const double drift = *squared - 2 * with_model[BASE] + AT(BASE, BASE);
+  double length = mu * mu * (drift > 0 ? drift : 0);
+#pragma unroll
+  for (int i = 0; i < PAIRS; i++) {
+    length += 2 * mu * (of_s[i] * s_v[i] + of_y[i] * y_v[i]);
+#pragma unroll
+    for (int k = 0; k < PAIRS; k++)
+      length += of_s[i] * (AT(s[i], s[k]) * of_s[k] + 2 * AT(s[i], y[k]) * of_y[k])
+              + of_y[i] * AT(y[i], y[k]) * of_y[k];
+  }
+  length = sqrt(length > 0 ? length : 0);
+  const double longest = max_correction * sqrt(AT(GRADIENT, GRADIENT));
+  const double scale = !sound ? 0 : length > longest ? longest / length : 1;
+  double* out = shares + c * SLOTS;
+  out[GRADIENT] = 1;
+  out[BASE] = sound ? scale * mu : 0;
+#pragma unroll
+  for (int k = 0; k < PAIRS; k++) out[s[k]] = sound ? scale * of_s[k] : 0, out[y[k]] = sound ? scale * of_y[k] : 0;
+}
+#endif
