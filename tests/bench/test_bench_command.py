@@ -167,6 +167,17 @@ def test_bad_settings_are_refused_with_a_remedy(cli, words, said, monkeypatch, c
     assert not (cli.folder / "runs").exists()
 
 
+def test_nothing_measured_is_an_error_with_its_reason(cli, monkeypatch, capsys):
+    monkeypatch.chdir(cli.folder)
+    monkeypatch.setattr("secureafl.bench.machine.free_memory", lambda device: 1000)
+    monkeypatch.setattr("sys.argv", ["secureafl", "bench", *map(str, SMALL), "--sizes", "100"])
+    with pytest.raises(SystemExit):
+        main()
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("error: nothing was measured; plain, 4 clients, 100 parameters")
+    assert not (cli.folder / "runs" / "bench" / "bench.json").exists()
+
+
 def test_kernels_of_another_device_are_refused(cli):
     assert "kernels = 'gpu'" in cli.refused("bench", "--device", "cpu", "--kernels", "gpu")
 

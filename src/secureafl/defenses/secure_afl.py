@@ -113,7 +113,8 @@ class SecureAfl:
         shares = self.estimator.shares(state.notes, inner).index_fill_(0, index, 0)
         shares[:, GRADIENT].index_fill_(0, index, 1)
         if _is_order_rule(type(self.aggregator)):
-            choice = Choice(shares, present, *self.aggregator.ranks(count))
+            ranks = self.aggregator.ranks(count)  # pyrefly: ignore
+            choice = Choice(shares, present, *ranks)
             step, memory = order_step(memory, arrival, entry, keep, weights, choice)
         else:
             memory = exchange(memory, arrival, entry, weights, keep)

@@ -118,5 +118,6 @@ def lbfgs_shares(inner: Inner, appended: Tensor, pairs: int, max_correction: flo
     if appended.device.type != "cpu":
         return _lbfgs_shares(torch, *arrays, pairs, max_correction)
     with np.errstate(all="ignore"):  # what is not finite is dropped there
-        made = _lbfgs_shares(np, *(a.numpy() for a in arrays), pairs, max_correction)
+        gram, along, squared, count = (array.numpy() for array in arrays)
+        made = _lbfgs_shares(np, gram, along, squared, count, pairs, max_correction)
     return torch.from_numpy(made)
