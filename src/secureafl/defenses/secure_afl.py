@@ -20,6 +20,7 @@ from secureafl.aggregators.median import Median
 from secureafl.core.errors import require
 from secureafl.core.protocols import Aggregator, Estimator, OrderRule
 from secureafl.core.quantile import History, no_history, observe, quantile
+from secureafl.core.rules import apply_rule, needs_trusted, runs_on_host
 from secureafl.core.server import LARGEST_NORM
 from secureafl.core.types import Arrival, Decision, Inner, Mine, ServerView
 from secureafl.core.uploads import Uploads, no_uploads, with_upload
@@ -64,6 +65,16 @@ class SecureAfl:
         require(self.window >= 0, "window", self.window, "give 0 (all) or a number of factors")
         useful = self.estimate or self.use_received
         require(useful, "use_received", False, "without estimates the received updates are needed")
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the aggregator is."""
+        return runs_on_host(self.aggregator)
+
+    @property
+    def needs_trusted(self) -> bool:
+        """Whether the aggregator does."""
+        return needs_trusted(self.aggregator)
 
     def init(self, num_clients, weights):
         return State(
@@ -111,20 +122,23 @@ class SecureAfl:
         upload = torch.zeros_like(shares[0])
         upload[GRADIENT] = 1
         set_row(shares, arrival.client, upload, always)
-        direction, along, rule = self._aggregate(state, shares.to(weights.dtype), weights, present)
+        direction, along, rule = self._aggregate(state, shares.to(weights.dtype), server, present)
         # The server would not take a longer step, and then the inner products would be wrong.
         ready = present.any() & (norm(direction) <= LARGEST_NORM)
         memory = after_step(memory, -server.learning_rate * along, ready)
         return torch.where(ready, direction, 0), ready, state._replace(memory=memory, rule=rule)
 
-    def _aggregate(self, state: State, shares: Tensor, weights: Tensor, present: Tensor):
+    def _aggregate(self, state: State, shares: Tensor, server: ServerView, present: Tensor):
         """The step, its inner products with every remembered vector, and the rule's state."""
-        vectors, rule = state.memory.vectors, self.aggregator
+        vectors, weights, rule = state.memory.vectors, server.weights, self.aggregator
         if isinstance(rule, OrderRule):
             ranks = rule.ranks(present.sum())
             return *combined_order_mean(vectors, shares, weights, present, *ranks), state.rule
         values = combine(vectors, shares, weights)
-        direction, after = rule.aggregate(state.rule, values, present)
+        trusted = None
+        if self.needs_trusted and server.trusted is not None:
+            trusted = server.trusted.gradient(weights)
+        direction, after = apply_rule(rule, state.rule, values, present, trusted)
         return direction, products(vectors, direction), after
 
 
