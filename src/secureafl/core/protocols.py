@@ -83,6 +83,26 @@ class OrderRule(Aggregator, Protocol):
 
 
 @runtime_checkable
+class TrustedRule(Aggregator, Protocol):
+    """An aggregator that may compare clients with a gradient on the server's own samples."""
+
+    @property
+    def needs_trusted(self) -> bool:
+        """Whether it does; a wrapper does if the rule inside it does."""
+        ...
+
+    def aggregate_trusted(
+        self,
+        state: Any,
+        values: Float[Tensor, "n d"],
+        present: Bool[Tensor, " n"],
+        trusted_gradient: Float[Tensor, " d"],
+    ) -> tuple[Float[Tensor, " d"], Any]:
+        """Like `aggregate`, which is used instead where `needs_trusted` does not hold."""
+        ...
+
+
+@runtime_checkable
 class Estimator(Protocol):
     """Guesses what each client would send on the current model.
 

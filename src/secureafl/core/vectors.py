@@ -39,6 +39,11 @@ def norm(vector: Tensor) -> Float[Tensor, ""]:
     return torch.linalg.vector_norm(vector, dim=-1)
 
 
+def exact_norm(vector: Tensor) -> Float[Tensor, "..."]:
+    """Euclidean norm over the last axis, in float64: squares of large float32 overflow."""
+    return torch.linalg.vector_norm(vector, dim=-1, dtype=torch.float64)
+
+
 def scaled(vector: Tensor, scale: Float[Tensor, ""]) -> Tensor:
     """The vector times a number; on a CPU not a copy if that is 1."""
     # Reading a number costs nothing there, a pass over memory does.

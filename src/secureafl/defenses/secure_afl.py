@@ -21,6 +21,7 @@ from secureafl.aggregators.median import Median
 from secureafl.core.errors import require
 from secureafl.core.protocols import Aggregator, Estimator, OrderRule
 from secureafl.core.quantile import History, no_history
+from secureafl.core.rules import apply_rule, needs_trusted, runs_on_host
 from secureafl.core.server import LARGEST_NORM
 from secureafl.core.types import Arrival, Decision, Entry, Inner, News, ServerView
 from secureafl.core.uploads import Uploads, no_uploads, with_upload
@@ -65,6 +66,16 @@ class SecureAfl:
         require(self.window >= 0, "window", self.window, "give 0 (all) or a number of factors")
         useful = self.estimate or self.use_received
         require(useful, "use_received", False, "without estimates the received updates are needed")
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the aggregator is."""
+        return runs_on_host(self.aggregator)
+
+    @property
+    def needs_trusted(self) -> bool:
+        """Whether the aggregator does."""
+        return needs_trusted(self.aggregator)
 
     def init(self, num_clients, weights):
         return State(
@@ -118,7 +129,8 @@ class SecureAfl:
         else:
             memory = exchange(memory, arrival, entry, weights, keep)
             values = combine(memory.vectors, shares.to(weights.dtype), weights)
-            direction, rule = self.aggregator.aggregate(rule, values, present)
+            own = _trusted_gradient(self.aggregator, server)
+            direction, rule = apply_rule(self.aggregator, rule, values, present, own)
             step = step_along(memory.vectors, direction, weights)
         # The server would not take a longer step, and then the inner products would be wrong.
         ready = (count > 0) & (step.squared <= LARGEST_NORM**2)
@@ -130,6 +142,13 @@ class SecureAfl:
 @functools.cache
 def _is_order_rule(kind: type) -> bool:
     return issubclass(kind, OrderRule)  # slow, for a protocol
+
+
+def _trusted_gradient(rule: Aggregator, server: ServerView) -> Tensor | None:
+    """For a rule that compares clients with it."""
+    if server.trusted is None or not needs_trusted(rule):
+        return None
+    return server.trusted.gradient(server.weights)
 
 
 def _since_last_upload(reference: Uploads, arrival: Arrival) -> News:
