@@ -5,6 +5,7 @@ import torch
 
 from secureafl.aggregators import AGGREGATORS
 from secureafl.core.server import Server, Upload
+from secureafl.core.traits import has_trait
 from secureafl.defenses import DEFENSES, SecureAfl
 from secureafl.estimators import ESTIMATORS
 
@@ -31,15 +32,40 @@ DEFENSE_CASES = {
 CLIENTS, DIM, RATE = 5, 7, 0.05
 
 
+class HonestQuadratic:
+    """Trusted samples of the clients' own kind: one of each client's, labels taking turns.
+
+    A sample's own class gains as the model comes near that client's centre.
+    """
+
+    def __init__(self, hessian, centres):
+        self.hessian, self.centres = hessian, centres
+        self.labels = torch.arange(len(centres), device=centres.device) % 3
+
+    def gradient(self, weights):
+        return self.hessian * (weights - self.centres.mean(dim=0))
+
+    def outputs(self, weights):
+        losses = (self.hessian * (weights - self.centres) ** 2).sum(dim=1) / 2
+        own = torch.arange(3, device=losses.device) == self.labels[:, None]
+        return torch.where(own, 3 - losses[:, None], 0)
+
+
+def trusted_for(defense, hessian, centres):
+    """What the server needs of it."""
+    return HonestQuadratic(hessian, centres) if has_trait(defense, "needs_trusted") else None
+
+
 class Driver:
     """A server with honest clients that share a quadratic loss, each with its own centre."""
 
     def __init__(self, defense, dtype=torch.float32, seed=0, noise=0.05):
-        self.noise = noise
-        self.server, self.seed = Server(defense, CLIENTS, RATE), seed
+        self.noise, self.seed = noise, seed
         rng = np.random.default_rng(seed)
         self.centres = torch.from_numpy(1 + 0.3 * rng.normal(size=(CLIENTS, DIM))).to(dtype)
         self.hessian = torch.from_numpy(rng.uniform(0.5, 2, DIM)).to(dtype)
+        trusted = trusted_for(defense, self.hessian, self.centres)
+        self.server = Server(defense, CLIENTS, RATE, trusted)
         self.state = self.server.start(torch.from_numpy(rng.normal(size=DIM)).to(dtype))
         self.models = [(0, self.state.weights)]  # (version, weights) after each arrival
 

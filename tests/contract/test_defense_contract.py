@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from contract.cases import CLIENTS, DEFENSE_CASES, DIM, RATE, Driver, same_decision
+from contract.cases import (
+    CLIENTS,
+    DEFENSE_CASES,
+    DIM,
+    RATE,
+    Driver,
+    same_decision,
+    trusted_for,
+)
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -137,7 +145,8 @@ def test_step_never_looks_at_a_number_and_keeps_its_shapes(defense):
     shapes = [(t.shape, t.dtype) for t in name_tensors(state, "state").values()]
     number = torch.zeros((), dtype=torch.int64, device="meta")
     arrival = Arrival(number, number, torch.zeros_like(weights), torch.zeros_like(weights))
-    decision, after = defense.step(state, arrival, ServerView(number, weights, RATE))
+    trusted = trusted_for(defense, weights, weights.expand(CLIENTS, DIM))
+    decision, after = defense.step(state, arrival, ServerView(number, weights, RATE, trusted))
     assert decision.direction.shape == (DIM,)
     assert [(t.shape, t.dtype) for t in name_tensors(after, "state").values()] == shapes
 

@@ -4,7 +4,8 @@ Settings are fields; what changes is the state, which goes in and comes out. Sta
 after a call only the returned one may be used, so one row may be written in place. A stateless
 implementation uses `()`. Inside these methods no Python `if` looks at a tensor, and the shapes in
 a state never change: so a whole step can be recorded once on a GPU and replayed. A rule that must
-look at numbers on the host (a clustering library, say) sets the class attribute `on_host = True`.
+look at numbers on the host (a clustering library, say) sets the class attribute `on_host = True`;
+`core.traits` has the other attributes of this kind.
 """
 
 from __future__ import annotations

@@ -19,11 +19,13 @@ from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event
 from secureafl.core.protocols import Backdoor
 from secureafl.core.random import numpy_generator, torch_generator
 from secureafl.core.server import Server, ServerState, Upload
+from secureafl.core.traits import has_trait
 from secureafl.core.trees import name_tensors, rebuild
 from secureafl.core.types import Arrival, AttackerView, Decision, Scene
 from secureafl.core.vectors import flatten
 from secureafl.simulation.batches import draw_batches
 from secureafl.simulation.clients import Clients, on_device
+from secureafl.simulation.trusted import draw_trusted
 
 if TYPE_CHECKING:
     from secureafl.experiment import Experiment
@@ -88,7 +90,11 @@ class Simulation:
         summed = training.reduction == "sum"
         self._gradient_scale = training.batch_size if summed else 1
         rate = training.learning_rate / self._gradient_scale
-        self._server = Server(made.defense, made.clients, rate)
+        trusted = None
+        if has_trait(made.defense, "needs_trusted"):
+            count, scale = made.trusted_samples, self._gradient_scale
+            trusted = draw_trusted(self._clients, count, scale, made.seed)
+        self._server = Server(made.defense, made.clients, rate, trusted)
         self._state = self._server.start(weights)
         self._state.ledger.lend(0, weights, int(self._answers[0]))
 
