@@ -88,7 +88,7 @@ class Catalyst:
 
 
 def _with_upload(state: State, arrival: Arrival, slot: Tensor, taken: Tensor) -> State:
-    """The upload in its client's row of a model's slot; it replaces an earlier one on that model."""
+    """The upload in its client's row of a model's slot, where it replaces an earlier one."""
     length, clients = norm(arrival.gradient), state.known.shape[1]
     unit = scaled(arrival.gradient, torch.where(length > 0, 1 / length, 0.0))
     place = slot * clients + arrival.client

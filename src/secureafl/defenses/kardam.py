@@ -26,7 +26,7 @@ from secureafl.core.errors import require
 from secureafl.core.shares import whole_clients
 from secureafl.core.types import Arrival, Decision
 from secureafl.core.uploads import Uploads, no_uploads, with_upload
-from secureafl.core.vectors import norm, row, scaled, set_row
+from secureafl.core.vectors import clipped, norm, row, scaled, set_row
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -54,6 +54,7 @@ class Kardam:
     dampening: Literal["exponential", "inverse"] = "exponential"  # or 1 / (1 + tau)
     decay: float = 0.2  # exponential: exp(-decay tau)
     escape: bool = True  # from the lock-up
+    clip_norm: float = 50.0  # for uploads that come before any client has a coefficient
 
     needs_malicious = True
 
@@ -62,6 +63,7 @@ class Kardam:
         require(0 <= share < 1 / 3, "malicious_share", share, remedy)
         require(self.window >= 1, "window", self.window, "give 1 coefficient or more")
         require(self.decay >= 0, "decay", self.decay, "give 0 (no dampening) or more")
+        require(self.clip_norm > 0, "clip_norm", self.clip_norm, "give a norm above 0")
 
     def init(self, num_clients, weights):
         malicious = _malicious(self.malicious_share, num_clients)
@@ -77,6 +79,9 @@ class Kardam:
         )
 
     def step(self, state, arrival, server):
+        blind = ~(state.count > 0).any()
+        radius = torch.where(blind, self.clip_norm, torch.inf)
+        arrival = arrival._replace(gradient=clipped(arrival.gradient, radius))
         state = _with_own_factor(state, arrival)
         num_clients = len(state.count)
         threshold = _threshold(state.factors, _malicious(self.malicious_share, num_clients))
