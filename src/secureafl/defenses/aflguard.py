@@ -1,9 +1,8 @@
 """AFLGuard: an upload must lie near the gradient on the server's own clean samples.
 
 The server computes what it would upload itself and takes a client's upload, unchanged, if the
-difference between the two is short compared with its own. Length and direction are thus judged
-at once. A small `closeness` turns many honest uploads away too, more of them the more label
-skew there is.
+difference between the two is short compared with its own; so length and direction are judged at
+once. With label skew, a small `closeness` turns many honest uploads away too.
 
 Fang, Liu, Gong, Bentley, "AFLGuard: Byzantine-robust asynchronous federated learning", ACSAC 2022.
 """

@@ -1,14 +1,8 @@
 """AsyncDefender (an interpretation): each upload counts as much as it resembles the recent steps.
 
-Only the abstract is public: the degree of aggregation follows the similarity between a client's
-gradient and the global one, and credibility marks who is to be dropped. Read here as follows. The
-global gradient is an exponential mean of the steps taken; an upload is weighed by its cosine with
-that, dropped if the cosine is not positive, and shortened if it is much longer than usual. With
-`credibility`, a client whose cosines are negative in the long run is dropped as well.
-
-One upload is no global gradient: until the mean has its usual length of memory, every upload
-counts fully, shortened only, or whoever comes first would decide who is believed. Lengths have a
-mean of their own, because that of the steps shrinks wherever uploads disagree.
+Only the abstract is public. It is read here as follows: an upload is weighed by its cosine with an
+exponential mean of the steps taken, dropped if that is not positive, and shortened if it is much
+longer than usual; with `credibility`, a client opposed in the long run is dropped as well.
 
 Bai, Wang, Xu, Yang, Batool, Iqbal, Xu, "AsyncDefender: dynamic trust adaptation and collaborative
 defense for Byzantine-robust asynchronous federated learning", Computer Networks 269, 2025.
@@ -42,7 +36,12 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class AsyncDefender:
-    """w <- w - eta * max(0, cos(g, r)) * g, with g no longer than `headroom` times the mean."""
+    """w <- w - eta * max(0, cos(g, r)) * g, with g no longer than `headroom` times the mean.
+
+    One upload is no global gradient: until the mean has its usual length of memory, every upload
+    counts fully, or whoever comes first would decide who is believed. Lengths have a mean of their
+    own, because that of the steps shrinks wherever uploads disagree.
+    """
 
     memory: float = 0.9  # of the exponential means
     headroom: float = 2.0

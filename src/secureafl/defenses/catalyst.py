@@ -1,13 +1,9 @@
 """Catalyst: semi-asynchronous; wait for 2b + 1 uploads on the current model, keep their majority.
 
 When 2b + 1 clients have answered to the current model, the closest-knit majority of their uploads
-by cosine distance is averaged, each clipped to the median norm, into one step. Uploads on one of
-the last few models are not lost: they are held against those that model's step was made of, and
-with the next step each that belongs to the majority is added with weight 1/n.
-
-Only the majority of a model's uploads can be a cluster here, so the original's clustering
-(HDBSCAN) comes down to single linkage. Whether an upload counts is known at the step only:
-`accepted` means that it was taken into the buffer.
+by cosine distance is averaged, each clipped to their median norm. A late upload, on one of the
+last few models, is held against those that model's step was made of; if it belongs to their
+majority, it is added to the next step with weight 1/n.
 
 Cox, Mălan, Chen, Decouchant, "Asynchronous Byzantine federated learning", arXiv:2406.01438, 2024.
 """
@@ -45,7 +41,12 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class Catalyst:
-    """A step for every 2b + 1 clients that answered to the current model."""
+    """A step for every 2b + 1 clients that answered to the current model.
+
+    Only the majority of a model's uploads can be a cluster, so the original's clustering (HDBSCAN)
+    comes down to single linkage. Which uploads it keeps is known at the step: `accepted` means
+    taken into the buffer.
+    """
 
     malicious_share: float = 0.2  # b / n
     max_lag: int = 5  # k, models back; each costs the memory of an upload per client

@@ -1,15 +1,9 @@
 """Kardam: an upload must not change faster than the clients' own gradients do.
 
-Every client has an empirical Lipschitz coefficient: how much its upload changed since its last
-one, per distance between their base models. An upload is compared in the same way with the last
-one *applied*, whoever sent that; it passes if its coefficient is not above all but b of the
-clients'. A second filter keeps few clients from taking over: any 2b + 1 uploads applied in a row
-come from at least b + 1 clients. What passes is dampened by its staleness.
-
-The first filter can lock up: while nothing is applied, the model stands still and nothing else
-becomes acceptable. So after n refusals in a row by it, the next upload passes it unseen.
-The comparison is between different clients, so label skew looks like an attack: expect many
-honest uploads refused.
+A client's coefficient is how much its upload changed since its last one, per distance between the
+base models. An upload's own, measured against the last one *applied* by anybody, must be at most
+the (n - b)-th smallest of the clients'; and any 2b + 1 uploads applied in a row must come from
+more than b clients. What passes is dampened by its staleness.
 
 Damaskinos, El Mhamdi, Guerraoui, Patra, Taziki, "Asynchronous Byzantine machine learning (the
 case of SGD)", ICML 2018.
@@ -47,7 +41,12 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class Kardam:
-    """Lipschitz filter, frequency filter, dampening."""
+    """Lipschitz filter, frequency filter, dampening.
+
+    The first filter can lock up: while nothing is applied the model stands still, and nothing else
+    becomes acceptable. So after n refusals in a row the next upload passes it unseen. It compares
+    clients with each other, so label skew looks like an attack: many honest uploads are refused.
+    """
 
     malicious_share: float = 0.2  # b / n
     window: int = 25  # coefficients kept per client; the largest counts

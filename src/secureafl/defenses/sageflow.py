@@ -1,12 +1,8 @@
 """Sageflow: the server tries each upload out on clean samples of its own.
 
-A step after which the model is unsure about the samples (high entropy) is refused; one after
-which its loss is higher counts less, and so does a stale one. The original averages groups of
-models round by round; here each upload is a group of its own, weighed against the current model.
-
-An untrained model is unsure of everything (entropy ln z with z classes), so a fixed threshold
-would refuse everything for ever. Until the model itself falls below the threshold, an upload
-only must not raise the entropy by more than a slack. Labels must be classes.
+A step after which the model is unsure about the samples (high entropy) is refused; one after which
+its loss is higher counts less, and so does a stale one. The original averages groups of models
+round by round; here each upload is a group of its own. Labels must be classes.
 
 Park, Han, Choi, Moon, "Sageflow: robust federated learning against both stragglers and
 adversaries", NeurIPS 2021.
@@ -33,7 +29,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sageflow:
-    """Entropy filter, loss weight and staleness weight of one upload."""
+    """Entropy filter, loss weight and staleness weight of one upload.
+
+    An untrained model is unsure of everything (entropy ln z with z classes), so a fixed threshold
+    would refuse everything for ever. Until the model itself is below the threshold, an upload only
+    must not raise the entropy by more than a slack.
+    """
 
     entropy_threshold: float = 1.0  # E_th, for ten classes; it grows with the logarithm of z
     entropy_slack: float = 0.05  # how much an upload may raise the entropy while it is above

@@ -7,6 +7,8 @@ steers the model.
 
 The paper's ablation variants are settings: `aggregator = "mean"` (I), `estimate = false` (II),
 `filter = false` (III), `use_received = false` (IV).
+
+Gao, Wang, Wan, Quan, Liu, Fang, "SecureAFL: secure asynchronous federated learning", ASIA CCS 2026.
 """
 
 from __future__ import annotations
