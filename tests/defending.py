@@ -85,7 +85,7 @@ class SideBySide:
             yield client, lag, gradient
 
 
-def streams(num_clients, max_size=60):
+def streams(num_clients, min_size=1, max_size=60):
     """Who uploads what on how old a model: mostly honest; also stale, repeated and hostile."""
     kinds = ["honest"] * 6 + ["flipped", "flipped", "loud", "quiet", "zero", "again"]
     item = st.tuples(
@@ -94,4 +94,4 @@ def streams(num_clients, max_size=60):
         st.sampled_from(kinds),
         st.integers(0, 10**6),
     )
-    return st.lists(item, min_size=1, max_size=max_size)
+    return st.lists(item, min_size=min_size, max_size=max_size)

@@ -21,7 +21,7 @@ def side_by_side(num_clients, malicious_share=0.2, num_buffers=0, rule="median")
 
 
 @pytest.mark.parametrize("rule", ["median", "trimmed_mean"])
-@given(stream=streams(7), num_buffers=st.integers(0, 7))
+@given(stream=streams(7, min_size=20, max_size=80), num_buffers=st.integers(0, 7))
 def test_streams_agree_with_the_oracle(rule, stream, num_buffers):
     side_by_side(7, 0.2, num_buffers, rule).play(stream)
 
@@ -31,6 +31,13 @@ def test_streams_agree_with_the_oracle(rule, stream, num_buffers):
 )
 def test_default_is_two_b_plus_one_buffers_at_most_half_the_clients(clients, share, buffers):
     assert len(Basgd(share).init(clients, torch.zeros(3)).count) == buffers
+
+
+def test_trimmed_mean_drops_b_buffers_at_each_end():
+    both = side_by_side(7, malicious_share=0.2, num_buffers=7, rule="trimmed_mean")
+    for client, value in enumerate([0.0, 0.0, 1.0, 2.0, 6.0, 100.0, 100.0]):
+        decision = both.arrive(client, 0, np.full(4, value))
+    assert torch.equal(decision.direction, torch.full((4,), 3.0, dtype=torch.float64))
 
 
 def test_lone_client_has_a_buffer():

@@ -27,7 +27,7 @@ def without_twins(stream):
 
 
 @given(
-    stream=streams(7, max_size=120),
+    stream=streams(7, min_size=30, max_size=120),
     share=st.sampled_from([0.0, 0.1, 0.2, 0.4]),
     max_lag=st.sampled_from([0, 1, 2, 5]),
 )

@@ -30,7 +30,7 @@ def side_by_side(
 
 @pytest.mark.parametrize("escape", [True, False])
 @given(
-    stream=streams(7, max_size=120),
+    stream=streams(7, min_size=30, max_size=120),
     share=st.sampled_from([0.0, 0.1, 0.2, 0.33]),
     window=st.sampled_from([1, 2, 25]),
     dampening=st.sampled_from(["exponential", "inverse"]),
@@ -40,7 +40,7 @@ def test_streams_agree_with_the_oracle(escape, stream, share, window, dampening,
     side_by_side(7, share, window, dampening, 0.2, escape, clip_norm).play(stream)
 
 
-@given(stream=streams(4, max_size=120))
+@given(stream=streams(4, min_size=30, max_size=120))
 def test_few_clients_agree_with_the_oracle_in_float32(stream):
     settings = 0.25, 25, "exponential", 0.2, True, 50.0
     SideBySide(Kardam(*settings), 4, KardamServer(4, *settings), dtype=torch.float32).play(stream)
@@ -86,6 +86,16 @@ def test_lock_up_ends_after_as_many_refusals_as_clients():
         bool(both.arrive(number % 7, 0, LOUD * (-1) ** number).accepted) for number in range(8)
     ]
     assert verdicts == [False] * 7 + [True]
+
+
+def test_escape_waits_for_a_client_that_may_be_applied():
+    both = warm(side_by_side())
+    for client in (0, 1, 0, 1):  # b = 2: neither of the two may come next
+        both.arrive(client, 0, both.oracle.last[0])  # no change at all: passes
+    assert both.oracle.senders[-4:] == [0, 1, 0, 1]
+    assert not any(both.arrive(2, 0, LOUD * (-1) ** number).accepted for number in range(7))
+    assert not both.arrive(0, 0, LOUD).accepted
+    assert both.arrive(2, 0, LOUD).accepted
 
 
 def test_without_the_escape_the_lock_up_lasts():

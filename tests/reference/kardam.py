@@ -36,10 +36,13 @@ class KardamServer:
         if self.dampening == "exponential":
             weight = math.exp(-self.decay * seen.staleness)
         scores = {"lipschitz": factor, "threshold": threshold, "weight": weight}
-        passed = at_most(factor, threshold, seen) or (self.escape and self.refusals >= self.n)
+        varied = self._varied(seen.client)
+        # A refusal for another reason says nothing about a tie.
+        smooth = at_most(factor, threshold, seen) if varied else factor <= threshold
+        passed = smooth or (self.escape and self.refusals >= self.n)
         if not passed:
             self.refusals += 1
-        if not (passed and self._varied(seen.client)):
+        if not (passed and varied):
             return refused(seen, scores)
         self.last, self.refusals = (gradient, seen.base), 0
         self.senders.append(seen.client)
