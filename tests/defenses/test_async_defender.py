@@ -75,6 +75,14 @@ def test_steps_do_not_die_out_where_clients_disagree():
     assert np.mean(lengths[-50:]) > 0.5 * np.mean(lengths[:50])
 
 
+def test_clients_that_were_shut_out_are_heard_once_they_are_the_many():
+    # Compared with accepted uploads only, they never would be.
+    both = started()
+    verdicts = [bool(both.arrive(number % 5, 0, -ONE).accepted) for number in range(12)]
+    assert not verdicts[0]
+    assert verdicts[-1]
+
+
 def test_reference_that_vanished_is_begun_anew():
     both = side_by_side()
     for _ in range(3):

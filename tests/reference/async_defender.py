@@ -10,7 +10,7 @@ class AsyncDefenderServer:
     def __init__(self, memory, headroom, clip_norm, credibility):
         self.memory, self.headroom = memory, headroom
         self.clip_norm, self.credibility = clip_norm, credibility
-        self.steps, self.lengths, self.credit = [], [], {}
+        self.uploads, self.credit = [], {}
 
     def _mean(self, values):
         weights = np.array([])
@@ -21,21 +21,20 @@ class AsyncDefenderServer:
 
     def receive(self, seen):
         gradient, length = seen.gradient, np.linalg.norm(seen.gradient)
-        step, typical = self._mean(self.steps), self._mean(self.lengths)
-        blank = not self.steps or np.linalg.norm(step) == 0 or typical == 0
-        starting = blank or len(self.steps) < round(1 / (1 - self.memory))
+        mean = self._mean(self.uploads)
+        typical = self._mean([np.linalg.norm(upload) for upload in self.uploads])
+        blank = np.linalg.norm(mean) == 0 or typical == 0
+        starting = blank or len(self.uploads) < round(1 / (1 - self.memory))
         radius = self.clip_norm if blank else self.headroom * typical
         upload = gradient * radius / length if length > radius else gradient
-        product = length * np.linalg.norm(step)
-        cosine = gradient @ step / product if product else 0.0
+        self.uploads.append(upload)
+        product = length * np.linalg.norm(mean)
+        cosine = np.sum(gradient * mean) / product if product else 0.0
         before = self.credit.get(seen.client, 0.0)
-        credit = self.memory * before + (1 - self.memory) * (0.0 if blank else cosine)
-        self.credit[seen.client] = credit
+        self.credit[seen.client] = credit = self.memory * before + (1 - self.memory) * cosine
         weight = 1.0 if starting else max(0.0, cosine)
         scores = {"cosine": cosine, "weight": weight, "credit": credit}
         distrusted = self.credibility and credit < 0 and not starting
         if weight == 0 or distrusted:
             return refused(seen, scores)
-        self.steps.append(weight * upload)
-        self.lengths.append(np.linalg.norm(upload))
         return applied(weight * upload, scores)

@@ -1,8 +1,8 @@
-"""AsyncDefender (an interpretation): each upload counts as much as it resembles the recent steps.
+"""AsyncDefender (an interpretation): an upload counts as much as it resembles the recent ones.
 
 Only the abstract is public. It is read here as follows: an upload is weighed by its cosine with an
-exponential mean of the steps taken, dropped if that is not positive, and shortened if it is much
-longer than usual; with `credibility`, a client opposed in the long run is dropped as well.
+exponential mean of the uploads received, dropped if that is not positive, and shortened if it is
+much longer than usual; with `credibility`, a client opposed in the long run is dropped as well.
 
 Bai, Wang, Xu, Yang, Batool, Iqbal, Xu, "AsyncDefender: dynamic trust adaptation and collaborative
 defense for Byzantine-robust asynchronous federated learning", Computer Networks 269, 2025.
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from secureafl.core.errors import require
-from secureafl.core.types import Decision
+from secureafl.core.types import Arrival, Decision
 from secureafl.core.vectors import clipped, cosine, norm, row, scaled, set_row
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 class State(NamedTuple):
     """What survives an arrival."""
 
-    step: Float[Tensor, " d"]  # r, mean of the steps taken
-    length: Float[Tensor, ""]  # mean length of the uploads behind them, after shortening
-    taken: Int[Tensor, ""]  # steps so far
+    mean: Float[Tensor, " d"]  # r, of the uploads received, after shortening
+    length: Float[Tensor, ""]  # mean of their lengths
+    received: Int[Tensor, ""]
     credit: Float[Tensor, " n"]  # s_i
 
 
@@ -38,9 +38,10 @@ class State(NamedTuple):
 class AsyncDefender:
     """w <- w - eta * max(0, cos(g, r)) * g, with g no longer than `headroom` times the mean.
 
-    One upload is no global gradient: until the mean has its usual length of memory, every upload
-    counts fully, or whoever comes first would decide who is believed. Lengths have a mean of their
-    own, because that of the steps shrinks wherever uploads disagree.
+    The mean is over all uploads. Over accepted ones only, whoever agrees with the last few would
+    decide who is heard next, and with label skew the model soon follows a single group of clients.
+    For the same reason every upload counts fully until the mean has its usual length of memory.
+    Lengths have a mean of their own, because that of the uploads shrinks wherever they disagree.
     """
 
     memory: float = 0.9  # of the exponential means
@@ -59,34 +60,31 @@ class AsyncDefender:
 
     def step(self, state, arrival, server):
         # Nothing to compare with: at the start, and should the mean ever vanish.
-        blank = (norm(state.step) == 0) | (state.length == 0)
-        starting = blank | (state.taken < math.ceil(1 / (1 - self.memory) - 1e-9))
+        blank = (norm(state.mean) == 0) | (state.length == 0)
+        starting = blank | (state.received < math.ceil(1 / (1 - self.memory) - 1e-9))
         radius = torch.where(blank, self.clip_norm, self.headroom * state.length)
         upload = clipped(arrival.gradient, radius)
-        similarity = cosine(arrival.gradient, state.step)
-        credit = self._credit(state, arrival, torch.where(blank, 0.0, similarity))
+        similarity = cosine(arrival.gradient, state.mean)
+        credit = self._credit(state, arrival, similarity)
         weight = torch.where(starting, 1.0, similarity.clamp(min=0))
         accepted = (weight > 0) & (starting | (credit >= 0) | (not self.credibility))
         direction = torch.where(accepted, scaled(upload, weight), 0)
-        state = self._remembered(state, direction, norm(upload), accepted)
         scores = {"cosine": similarity, "weight": weight, "credit": credit}
+        state = self._remembered(state, upload)
         return Decision(accepted, accepted, direction, scores, "cosine"), state
 
-    def _credit(self, state: State, arrival, similarity: Tensor) -> Float[Tensor, ""]:
+    def _credit(self, state: State, arrival: Arrival, similarity: Tensor) -> Float[Tensor, ""]:
         """The client's credit after this upload, written in place."""
         before = row(state.credit, arrival.client)
         credit = self.memory * before + (1 - self.memory) * similarity
         set_row(state.credit, arrival.client, credit, torch.ones_like(credit, dtype=torch.bool))
         return credit
 
-    def _remembered(self, state: State, step: Tensor, length: Tensor, accepted: Tensor) -> State:
+    def _remembered(self, state: State, upload: Tensor) -> State:
         # A plain mean at first, an exponential one once that has as short a memory.
-        rate = (1 / (state.taken.double() + 1)).clamp(min=1 - self.memory)
-        moved = state.step + scaled(step - state.step, rate)
-        longer = state.length + rate * (length - state.length)
-        return State(
-            torch.where(accepted, moved, state.step),
-            torch.where(accepted, longer, state.length),
-            state.taken + accepted,
-            state.credit,
+        rate = (1 / (state.received.double() + 1)).clamp(min=1 - self.memory)
+        return state._replace(
+            mean=state.mean + scaled(upload - state.mean, rate),
+            length=state.length + rate * (norm(upload) - state.length),
+            received=state.received + 1,
         )
