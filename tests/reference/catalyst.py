@@ -55,7 +55,8 @@ class CatalystServer:
             self.fresh = {model: set() for model in self.fresh}
             self.uploads[now + 1], self.fresh[now + 1] = {}, set()
         self.model_of_round.append(now + ready)
-        return Outcome(taken, ready, step, {"lag": now - model, "answers": answers})
+        lag = min(now - model, self.max_lag + 1)  # how far too old does not matter
+        return Outcome(taken, ready, step, {"lag": lag, "answers": answers})
 
     def _step(self, now):
         norms = [np.linalg.norm(g) for g in self.uploads[now].values()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -36,8 +37,8 @@ class About(NamedTuple):
 
 def about(cls: type) -> About:
     """Read a plug-in's own description."""
-    module = inspect.getmodule(cls)
-    first, *rest = inspect.cleandoc((module and module.__doc__) or "").split("\n\n")
+    docstring = sys.modules[cls.__module__].__doc__ or ""
+    first, *rest = inspect.cleandoc(docstring).split("\n\n")
     title, _, more = first.partition("\n")
     cited = bool(rest) and _CITATION.search(rest[-1]) is not None
     paragraphs = [more, *(rest[:-1] if cited else rest)]

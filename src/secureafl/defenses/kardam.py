@@ -79,7 +79,7 @@ class Kardam:
 
     def step(self, state, arrival, server):
         blind = ~(state.count > 0).any()
-        radius = torch.where(blind, self.clip_norm, torch.inf)
+        radius = torch.where(blind, self.clip_norm, norm(arrival.gradient))
         arrival = arrival._replace(gradient=clipped(arrival.gradient, radius))
         state = _with_own_factor(state, arrival)
         num_clients = len(state.count)
