@@ -9,7 +9,7 @@ from reference.fltrust import fltrust
 from secureafl.aggregators import Bucketing, FlTrust, Krum, NearestNeighbourMixing
 from secureafl.core.errors import ConfigError
 from secureafl.core.protocols import TrustedRule
-from secureafl.core.rules import needs_trusted
+from secureafl.core.traits import has_trait
 
 
 @given(
@@ -52,10 +52,10 @@ def test_without_trusted_samples_it_says_what_it_needs():
 
 def test_need_for_trusted_samples_shows_through_wrappers():
     assert isinstance(FlTrust(), TrustedRule)
-    assert needs_trusted(FlTrust())
-    assert needs_trusted(Bucketing(NearestNeighbourMixing(FlTrust())))
-    assert not needs_trusted(Bucketing(Krum()))
-    assert not needs_trusted(Krum())
+    assert has_trait(FlTrust(), "needs_trusted")
+    assert has_trait(Bucketing(NearestNeighbourMixing(FlTrust())), "needs_trusted")
+    assert not has_trait(Bucketing(Krum()), "needs_trusted")
+    assert not has_trait(Krum(), "needs_trusted")
 
 
 def test_wrappers_pass_the_trusted_gradient_on():

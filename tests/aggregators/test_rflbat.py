@@ -10,7 +10,7 @@ from reference import rflbat as oracle
 
 from secureafl.aggregators import Bucketing, Rflbat
 from secureafl.core.errors import ConfigError
-from secureafl.core.rules import runs_on_host
+from secureafl.core.traits import has_trait
 from secureafl.kernels import clustering
 
 
@@ -74,9 +74,9 @@ def test_missing_scikit_learn_is_reported_before_the_first_call(monkeypatch):
 
 
 def test_rule_says_that_it_looks_at_numbers():
-    assert runs_on_host(Rflbat())
-    assert runs_on_host(Bucketing(Rflbat()))
-    assert not runs_on_host(Bucketing())
+    assert has_trait(Rflbat(), "on_host")
+    assert has_trait(Bucketing(Rflbat()), "on_host")
+    assert not has_trait(Bucketing(), "on_host")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from secureafl.aggregators import AGGREGATORS, Bucketing, FoundationFl, NearestNeighbourMixing
 from secureafl.core.protocols import Aggregator
-from secureafl.core.rules import apply_rule, runs_on_host
+from secureafl.core.rules import apply_rule
+from secureafl.core.traits import has_trait
 from secureafl.core.trees import name_tensors, rebuild
 
 RULES = {
@@ -176,7 +177,7 @@ def test_state_keeps_shapes_types_and_device(name, dtype):
 
 
 for_every_recordable = pytest.mark.parametrize(
-    "name", [name for name in RULES if not runs_on_host(RULES[name])]
+    "name", [name for name in RULES if not has_trait(RULES[name], "on_host")]
 )
 
 
@@ -222,7 +223,7 @@ def test_call_recorded_on_a_gpu_gives_what_the_cpu_gives(name):
 
 
 def test_only_rflbat_looks_at_numbers():
-    assert {kind for kind in AGGREGATORS if runs_on_host(RULES[kind])} == {"rflbat"}
+    assert {kind for kind in AGGREGATORS if has_trait(RULES[kind], "on_host")} == {"rflbat"}
 
 
 @for_every_rule

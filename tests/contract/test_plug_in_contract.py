@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from estimating import estimated, fed, shares
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from stepping import always_compiled, always_plain
 

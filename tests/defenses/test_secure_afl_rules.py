@@ -10,6 +10,7 @@ from reference.secure_afl import SecureAflServer
 from secureafl.aggregators import Bucketing, FlTrust, GeometricMedian, Krum, Median, Rflbat
 from secureafl.core.errors import ConfigError
 from secureafl.core.server import Server, Upload
+from secureafl.core.traits import has_trait
 from secureafl.defenses import SecureAfl
 from secureafl.estimators import LastUpdate
 
@@ -86,5 +87,5 @@ def test_fltrust_without_trusted_samples_is_refused():
 )
 def test_defence_says_what_its_rule_asks_for(rule, needs_trusted, on_host):
     defense = SecureAfl(aggregator=rule)
-    assert defense.needs_trusted is needs_trusted
-    assert defense.on_host is on_host
+    assert has_trait(defense, "needs_trusted") is needs_trusted
+    assert has_trait(defense, "on_host") is on_host

@@ -3,6 +3,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from reference.catalyst import cosine_distances, majority_group
 from reference.linkage import majority
 from sklearn.cluster import HDBSCAN
 
@@ -71,3 +72,16 @@ def test_chain_hangs_together_although_its_ends_are_far_apart(n):
     points = np.concatenate([np.arange(n), [1000.0 * k for k in range(1, n)]])
     matrix = np.abs(np.subtract.outer(points, points))
     assert members(matrix) == list(range(n))
+
+
+def test_tight_minority_does_not_win_and_far_points_stay_out():
+    points = np.array([0.0, 0.001, 0.002, 5.0, 5.5, 6.1, 6.5, 20.0])
+    assert members(np.abs(points[:, None] - points)) == [0, 1, 2, 3, 4, 5, 6]
+    points[2] = 6.3  # two liars: the other five are a majority by themselves
+    assert members(np.abs(points[:, None] - points)) == [2, 3, 4, 5, 6]
+
+
+@given(seed=st.integers(0, 10**6), n=st.integers(1, 25))
+def test_majority_is_that_of_catalysts_oracle(seed, n):
+    matrix = cosine_distances(np.random.default_rng(seed).normal(size=(n, 3)))
+    assert members(matrix) == majority_group(matrix)

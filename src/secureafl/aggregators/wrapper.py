@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from secureafl.aggregators.median import Median
 from secureafl.core.protocols import Aggregator
-from secureafl.core.rules import needs_trusted, runs_on_host
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -20,16 +19,6 @@ class Wrapper(ABC):
     """A rule that prepares the updates for another one, and so needs what that one needs."""
 
     inner: Aggregator = field(default_factory=Median)
-
-    @property
-    def on_host(self) -> bool:
-        """Whether the inner rule is."""
-        return runs_on_host(self.inner)
-
-    @property
-    def needs_trusted(self) -> bool:
-        """Whether the inner rule does."""
-        return needs_trusted(self.inner)
 
     def aggregate(self, state, values, present):
         return self.aggregate_trusted(state, values, present, None)

@@ -1,4 +1,4 @@
-"""What an aggregator asks for, and calling it accordingly."""
+"""Calling an aggregator with what it asks for."""
 
 from __future__ import annotations
 
@@ -11,16 +11,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def runs_on_host(rule: Aggregator) -> bool:
-    """Whether the rule reads numbers back, so that a step with it cannot be recorded."""
-    return getattr(rule, "on_host", False)
-
-
-def needs_trusted(rule: Aggregator) -> bool:
-    """Whether the rule compares clients with a gradient on the server's own samples."""
-    return isinstance(rule, TrustedRule) and rule.needs_trusted
-
-
 def apply_rule(
     rule: Aggregator,
     state: Any,
@@ -28,7 +18,7 @@ def apply_rule(
     present: Bool[Tensor, " n"],
     trusted_gradient: Float[Tensor, " d"] | None,
 ) -> tuple[Float[Tensor, " d"], Any]:
-    """Aggregate; a rule that needs the trusted gradient gets it."""
-    if isinstance(rule, TrustedRule) and rule.needs_trusted and trusted_gradient is not None:
+    """Aggregate; a rule that can use the trusted gradient gets it, where there is one."""
+    if trusted_gradient is not None and isinstance(rule, TrustedRule):
         return rule.aggregate_trusted(state, values, present, trusted_gradient)
     return rule.aggregate(state, values, present)

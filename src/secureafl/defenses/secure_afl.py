@@ -7,13 +7,15 @@ steers the model.
 
 The paper's ablation variants are settings: `aggregator = "mean"` (I), `estimate = false` (II),
 `filter = false` (III), `use_received = false` (IV).
+
+Gao, Wang, Wan, Quan, Liu, Fang, "SecureAFL: secure asynchronous federated learning", ASIA CCS 2026.
 """
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import torch
 
@@ -21,8 +23,9 @@ from secureafl.aggregators.median import Median
 from secureafl.core.errors import require
 from secureafl.core.protocols import Aggregator, Estimator, OrderRule
 from secureafl.core.quantile import History, no_history
-from secureafl.core.rules import apply_rule, needs_trusted, runs_on_host
+from secureafl.core.rules import apply_rule
 from secureafl.core.server import LARGEST_NORM
+from secureafl.core.traits import has_trait
 from secureafl.core.types import Arrival, Decision, Entry, Inner, News, ServerView
 from secureafl.core.uploads import Uploads, no_uploads, with_upload
 from secureafl.core.vectors import row, scaled, zero_unless
@@ -66,16 +69,6 @@ class SecureAfl:
         require(self.window >= 0, "window", self.window, "give 0 (all) or a number of factors")
         useful = self.estimate or self.use_received
         require(useful, "use_received", False, "without estimates the received updates are needed")
-
-    @property
-    def on_host(self) -> bool:
-        """Whether the aggregator is."""
-        return runs_on_host(self.aggregator)
-
-    @property
-    def needs_trusted(self) -> bool:
-        """Whether the aggregator does."""
-        return needs_trusted(self.aggregator)
 
     def init(self, num_clients, weights):
         return State(
@@ -124,7 +117,8 @@ class SecureAfl:
         shares = self.estimator.shares(state.notes, inner).index_fill_(0, index, 0)
         shares[:, GRADIENT].index_fill_(0, index, 1)
         if _is_order_rule(type(self.aggregator)):
-            choice = Choice(shares, present, *self.aggregator.ranks(count))
+            ranks = cast(OrderRule, self.aggregator).ranks(count)
+            choice = Choice(shares, present, *ranks)
             step, memory = order_step(memory, arrival, entry, keep, weights, choice)
         else:
             memory = exchange(memory, arrival, entry, weights, keep)
@@ -146,7 +140,7 @@ def _is_order_rule(kind: type) -> bool:
 
 def _trusted_gradient(rule: Aggregator, server: ServerView) -> Tensor | None:
     """For a rule that compares clients with it."""
-    if server.trusted is None or not needs_trusted(rule):
+    if server.trusted is None or not has_trait(rule, "needs_trusted"):
         return None
     return server.trusted.gradient(server.weights)
 

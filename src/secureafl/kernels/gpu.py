@@ -184,7 +184,8 @@ def _processors(device: torch.device) -> int:
 
 @functools.cache
 def _most_shared(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    properties = torch.cuda.get_device_properties(device)
+    return properties.shared_memory_per_block_optin  # pyrefly: ignore
 
 
 def _counter(device: torch.device) -> Tensor:

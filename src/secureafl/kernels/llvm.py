@@ -210,7 +210,7 @@ def machine_code(module: ir.Module) -> Any:
     engine = llvm.create_mcjit_compiler(parsed, machine)
     engine.finalize_object()
     call = ctypes.CFUNCTYPE(None, *kinds)(engine.get_function_address("run"))
-    call.engine = engine  # which owns the code
+    call.engine = engine  # which owns the code  # pyrefly: ignore
     return call
 
 
