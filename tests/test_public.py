@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 import secureafl
+from secureafl.aggregators import AGGREGATORS
+from secureafl.defenses import DEFENSES
 
 ROOT = Path(__file__).parents[1]
 
@@ -48,6 +50,14 @@ def test_example_defence_is_as_short_as_promised():
     code = (ROOT / "examples" / "my_defense.py").read_text()
     body = code[code.index("@dataclass") :]
     assert len(body.splitlines()) <= 40
+
+
+@pytest.mark.parametrize(
+    ("page", "kind"),
+    [*(("coverage.md", kind) for kind in DEFENSES), *(("aggregators.md", k) for k in AGGREGATORS)],
+)
+def test_documentation_names_everything_there_is(page, kind):
+    assert f"| `{kind}` |" in (ROOT / "docs" / page).read_text()
 
 
 def test_page_of_the_first_run_comes_from_its_results():

@@ -86,6 +86,7 @@ class Experiment:
     clients: int = 50  # n
     malicious: int | float = 0.2  # a share (0.2) or a number (10) of the clients
     placement: Literal["random", "grouped"] = "random"  # grouped: they fill whole label groups
+    trusted_samples: int = 100  # clean ones of the server's own, for defences that need them
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = 0  # for CPU arithmetic; 0: as many as torch likes
     kernels: Kernels = "auto"  # which version of the hot operations runs
@@ -101,6 +102,8 @@ class Experiment:
         require(0 <= self.seed < 2**63, "seed", self.seed, "give 0 or more, below 2**63")
         require(1 <= self.rounds < 10**9, "rounds", self.rounds, "give 1 or more, below 10**9")
         require(1 <= self.clients <= 10**6, "clients", self.clients, "give 1 to 1,000,000")
+        trusted = self.trusted_samples
+        require(trusted >= 1, "trusted_samples", trusted, "give 1 sample or more")
         require(0 <= self.threads <= 1024, "threads", self.threads, "give 0 (automatic) to 1024")
         if isinstance(self.malicious, float):
             remedy = "give a share from 0 to 1, or a whole number of clients"

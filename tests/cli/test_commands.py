@@ -101,6 +101,23 @@ def test_list_names_what_there_is(cli, what, name):
     assert name in done.stdout
 
 
+def test_verbose_list_tells_needs_settings_and_citation(cli):
+    done = cli("list", "defenses", "--verbose")
+    assert done.returncode == 0, done.stderr
+    block = done.stdout[done.stdout.index("basgd") : done.stdout.index("catalyst")]
+    words = " ".join(block.split())
+    assert "needs the number of malicious clients, buffering" in words
+    assert "settings malicious_share = 0.2 num_buffers = 0 rule = 'median'" in words
+    assert 'from Yang, Li, "BASGD' in words
+
+
+def test_uploads_and_steps_are_both_in_the_result(cli):
+    words = ("--defense", "fed_buff", "--set", "defense.buffer_size=7")
+    result = json.loads(cli("run", "tiny.toml", *words, "--json").stdout)
+    assert result["rounds"] == result["uploads"]["honest"]["received"] == 40
+    assert result["steps"] == 5
+
+
 @pytest.mark.parametrize("command", ["run", "resume", "compare", "report", "list"])
 def test_help_shows_an_example(cli, command):
     done = cli(command, "--help")

@@ -1,4 +1,4 @@
-"""What every aggregator and every estimator owes the defence that calls it."""
+"""What every estimator owes the defence that calls it."""
 
 from typing import get_args
 
@@ -6,95 +6,21 @@ import numpy as np
 import pytest
 import torch
 from estimating import estimated, fed, shares
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from stepping import always_compiled, always_plain
 
-from secureafl.aggregators import AGGREGATORS
-from secureafl.core.protocols import Aggregator, Estimator
+from secureafl.core.protocols import Estimator
 from secureafl.core.trees import name_tensors
 from secureafl.core.types import Arrival, Part
 from secureafl.estimators import ESTIMATORS
 from secureafl.kernels.memory import meet, no_memory
 
-for_every_aggregator = pytest.mark.parametrize("kind", AGGREGATORS)
 for_every_estimator = pytest.mark.parametrize("kind", ESTIMATORS)
 for_both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 KERNELS = {"plain": always_plain, "compiled": always_compiled}
 for_both_kernels = pytest.mark.parametrize("kernels", KERNELS.values(), ids=KERNELS.keys())
 CLIENTS, DIM = 4, 5
-
-
-def aggregated(kind, values, present):
-    rule = AGGREGATORS[kind]()
-    return rule.aggregate(rule.init(len(values), values[0]), values, present)[0]
-
-
-def random_rows(seed, n, dtype=torch.float32):
-    generator = torch.Generator().manual_seed(seed)
-    values = torch.randn(n, DIM, generator=generator, dtype=dtype)
-    present = torch.rand(n, generator=generator) < 0.7
-    present[0] = True
-    return values, present
-
-
-@for_every_aggregator
-def test_entry_is_an_aggregator(kind):
-    assert isinstance(AGGREGATORS[kind](), Aggregator)
-
-
-@for_every_aggregator
-@for_both_dtypes
-@given(seed=st.integers(0, 10**6), n=st.integers(1, 30))
-@settings(max_examples=settings().max_examples // 2)
-def test_aggregate_lies_among_the_rows_present_and_keeps_the_dtype(kind, dtype, seed, n):
-    values, present = random_rows(seed, n, dtype)
-    found = aggregated(kind, values, present)
-    assert found.dtype == dtype
-    assert found.shape == (DIM,)
-    low, high = values[present].amin(dim=0), values[present].amax(dim=0)
-    slack = 1e-6 * (1 + high - low)
-    assert ((low - slack <= found) & (found <= high + slack)).all()
-
-
-@for_every_aggregator
-@pytest.mark.parametrize("filler", [0.0, 1e12, -1e12])
-def test_absent_rows_do_not_matter(kind, filler):
-    values, present = random_rows(1, 9)
-    other = torch.where(present[:, None], values, filler)
-    assert torch.equal(aggregated(kind, values, present), aggregated(kind, other, present))
-
-
-@for_every_aggregator
-def test_order_of_clients_does_not_matter(kind):
-    values, present = random_rows(2, 11, torch.float64)
-    order = torch.randperm(11, generator=torch.Generator().manual_seed(0))
-    one, other = aggregated(kind, values, present), aggregated(kind, values[order], present[order])
-    torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
-
-
-@for_every_aggregator
-@pytest.mark.parametrize("n", [1, 2, 5, 50])
-def test_clients_that_agree_get_their_way(kind, n):
-    values = torch.arange(DIM, dtype=torch.float64).expand(n, DIM).contiguous()
-    found = aggregated(kind, values, torch.ones(n, dtype=torch.bool))
-    torch.testing.assert_close(found, values[0], rtol=1e-12, atol=0)
-
-
-@for_every_aggregator
-def test_aggregator_does_not_modify_its_input(kind):
-    values, present = random_rows(3, 8)
-    copies = values.clone(), present.clone()
-    aggregated(kind, values, present)
-    assert torch.equal(values, copies[0])
-    assert torch.equal(present, copies[1])
-
-
-@for_every_aggregator
-def test_nobody_present_raises_nothing(kind):
-    values, _ = random_rows(4, 3)
-    found = aggregated(kind, values, torch.zeros(3, dtype=torch.bool))
-    assert found.shape == (DIM,)
 
 
 def smooth_uploads(count, dtype=torch.float32):

@@ -1,8 +1,11 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import splitmix
 
-from secureafl.core.random import numpy_generator, torch_generator
+from secureafl.core.random import numpy_generator, random_bits, random_normal, torch_generator
 
 CPU = torch.device("cpu")
 
@@ -44,3 +47,34 @@ def test_global_generators_are_left_alone():
 @pytest.mark.parametrize("seed", [0, 2**63 - 1])
 def test_largest_and_smallest_seed_are_usable(seed):
     assert drawn(seed, "model") == drawn(seed, "model")
+
+
+def test_splitmix_is_the_published_one():
+    published = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+    assert splitmix.stream(0, 3) == published
+    assert int(random_bits(torch.tensor(0), 1)) == splitmix.bits(0, 1)[0]
+
+
+@given(draw=st.integers(0, 2**63 - 1), size=st.integers(0, 40))
+def test_bits_are_those_of_whole_numbers_in_python(draw, size):
+    assert random_bits(torch.tensor(draw), size).tolist() == splitmix.bits(draw, size)
+
+
+def test_draws_and_places_differ_and_bits_are_balanced():
+    drawn = torch.stack([random_bits(torch.tensor(draw), 1000) for draw in range(50)])
+    assert len(drawn.unique()) == drawn.numel()
+    for bit in range(64):
+        assert abs(((drawn >> bit) & 1).double().mean() - 0.5) < 0.01
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 20_000])
+def test_normal_numbers_are_normal(size):
+    found = random_normal(torch.tensor(5), size)
+    assert found.shape == (size,)
+    assert found.dtype == torch.float64
+    assert torch.isfinite(found).all()
+    if size > 1000:
+        assert abs(found.mean()) < 0.03
+        assert abs(found.std() - 1) < 0.03
+        assert abs((found.abs() < 1).double().mean() - 0.6827) < 0.015
+        assert abs((found**3).mean()) < 0.1

@@ -5,6 +5,11 @@ from torch import nn
 from secureafl.core.vectors import (
     call_flat,
     choose,
+    clipped,
+    computed_if,
+    cosine,
+    exact_norm,
+    exactly_scaled,
     flatten,
     norm,
     row,
@@ -151,3 +156,50 @@ def test_other_devices_get_the_same_values():
         assert same(zero_unless(there, one), zero_unless(flag, one))
     for scale in (half, 2 * half):
         assert same(scaled(one, scale.as_subclass(Elsewhere)), scaled(one, scale))
+
+
+def test_scaling_by_a_factor_beyond_float32_works_if_the_result_fits():
+    tiny = torch.full((3,), 1e-40)
+    found = exactly_scaled(tiny, torch.tensor(1e50, dtype=torch.float64))
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, torch.full((3,), 1e10), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize(("radius", "length"), [(1.0, 1.0), (5.0, 5.0), (6.0, 5.0), (1e30, 5.0)])
+def test_clipping_bounds_the_norm_and_keeps_the_direction(radius, length):
+    vector = torch.tensor([3.0, -4.0])
+    found = clipped(vector, torch.tensor(radius, dtype=torch.float64))
+    assert float(exact_norm(found)) == pytest.approx(length)
+    torch.testing.assert_close(found / norm(found), vector / 5)
+
+
+def test_zero_is_clipped_to_zero():
+    zero = torch.zeros(3)
+    assert torch.equal(clipped(zero, torch.tensor(0.0, dtype=torch.float64)), zero)
+
+
+@pytest.mark.parametrize("size", [1e-40, 1.0, 1e30])
+def test_cosine_neither_over_nor_underflows(size):
+    one, other = torch.tensor([size, 0.0]), torch.tensor([size, size])
+    assert float(cosine(one, other)) == pytest.approx(0.5**0.5)
+    assert float(cosine(one, -other)) == pytest.approx(-(0.5**0.5))
+    assert float(cosine(one, torch.zeros(2))) == 0.0
+
+
+def test_nothing_unwanted_is_computed_on_the_cpu():
+    calls = []
+
+    def compute():
+        calls.append(1)
+        return torch.ones(2)
+
+    zero = torch.zeros(2)
+    assert computed_if(torch.tensor(False), compute, zero) is zero
+    assert not calls
+    assert torch.equal(computed_if(torch.tensor(True), compute, zero), torch.ones(2))
+
+
+def test_elsewhere_both_are_made_and_one_is_chosen():
+    meta = torch.zeros((), dtype=torch.bool, device="meta")
+    found = computed_if(meta, lambda: torch.ones(2, device="meta"), torch.zeros(2, device="meta"))
+    assert found.shape == (2,)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secureafl.kernels import order
-from secureafl.kernels.order import order_mean, order_mean_reference
+from secureafl.kernels.order import order_mean, order_mean_reference, ordered
 
 
 def expected_mean(values, present, first, last):
@@ -99,3 +99,17 @@ def test_views_with_gaps_between_values_are_read_correctly():
     present = torch.ones(7, dtype=torch.bool)
     found = order_mean(strided, present, torch.tensor(3), torch.tensor(3))
     assert torch.equal(found, strided.contiguous().median(dim=0).values)
+
+
+@pytest.mark.parametrize("tile", [1, 5, 2048])
+@given(case=order_cases())
+def test_columns_ascend_and_end_in_infinity_where_rows_are_absent(tile, case):
+    values, present, _, _ = case
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(order, "_TILE", tile)
+        copy = values.clone()
+        found = ordered(values, present).numpy()
+    assert torch.equal(values.nan_to_num(), copy.nan_to_num())
+    count = int(present.sum())
+    assert np.array_equal(found[:count], np.sort(values[present].numpy(), axis=0))
+    assert (found[count:] == np.inf).all()

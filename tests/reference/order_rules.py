@@ -1,9 +1,7 @@
 """Aggregation rules over the rows of a matrix, all of them present."""
 
-import math
-from fractions import Fraction
-
 import numpy as np
+from reference.share import assumed_malicious
 
 
 def mean(rows):
@@ -18,6 +16,5 @@ def median(rows):
 
 def trimmed_mean(rows, share):
     """Mean of each column without its b smallest and b largest; b is share * n, rounded up."""
-    count = len(rows)
-    dropped = min(math.ceil(Fraction(str(share)) * count), (count - 1) // 2)
-    return np.sort(rows, axis=0)[dropped : count - dropped].mean(axis=0)
+    dropped = assumed_malicious(len(rows), share)
+    return np.sort(rows, axis=0)[dropped : len(rows) - dropped].mean(axis=0)

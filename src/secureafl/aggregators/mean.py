@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
+from secureafl.kernels.rows import masked, mean_of
+
 
 @dataclass(frozen=True)
 class Mean:
@@ -16,5 +18,4 @@ class Mean:
         return torch.zeros_like(count), count - 1
 
     def aggregate(self, state, values, present):
-        total = torch.where(present[:, None], values / present.sum(), 0).sum(dim=0)
-        return total, state
+        return mean_of(masked(values, present), present), state

@@ -8,10 +8,9 @@ statistical rates", ICML 2018.
 
 from dataclasses import dataclass
 
-import torch
-
 from secureafl.core.errors import require
 from secureafl.kernels.order import order_mean
+from secureafl.kernels.rows import assumed_malicious
 
 
 @dataclass(frozen=True)
@@ -27,10 +26,7 @@ class TrimmedMean:
         return ()
 
     def ranks(self, count):
-        # Whole clients are dropped: the ceiling, or a tenth of one attacker would stay in.
-        # The small subtraction undoes 0.2 * 5 = 1.0000000000000002.
-        dropped = torch.ceil(count.double() * self.share - 1e-9).long()
-        dropped = torch.minimum(dropped, (count - 1) // 2)
+        dropped = assumed_malicious(count, self.share)
         return dropped, count - 1 - dropped
 
     def aggregate(self, state, values, present):

@@ -193,12 +193,17 @@ def report(
     print(write_report(expand(folders), out or folders[0] / "report"))
 
 
-@app.command("list", epilog="Example: secureafl list attacks")
-def list_(what: Annotated[Listed, typer.Argument(help="What to list.")]) -> None:
+@app.command("list", epilog="Example: secureafl list defenses --verbose")
+def list_(
+    what: Annotated[Listed, typer.Argument(help="What to list.")],
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Also the idea, what it needs and where it is from.")
+    ] = False,
+) -> None:
     """List what there is, with its settings and their defaults."""
-    from secureafl.cli.screen import list_table
+    from secureafl.cli.listing import list_table
 
-    list_table(what.value)
+    list_table(what.value, verbose)
 
 
 app.command(epilog=EXAMPLE)(bench)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -31,36 +28,6 @@ def expand(folders: list[Path]) -> list[Path]:
             raise RunError(f"{folder}: neither a run folder nor a folder of them")
         runs += found
     return runs
-
-
-def list_table(what: str) -> None:
-    """Print the table called `what`: name, title, settings."""
-    from secureafl import aggregators, arrivals, attacks, defenses, estimators, partitions, tasks
-
-    homes: dict[str, Any] = {
-        "defenses": defenses.DEFENSES,
-        "attacks": attacks.ATTACKS,
-        "aggregators": aggregators.AGGREGATORS,
-        "estimators": estimators.ESTIMATORS,
-        "tasks": tasks.TASKS,
-        "partitions": partitions.PARTITIONS,
-        "arrivals": arrivals.ARRIVALS,
-    }
-    table = Table("name", "what it is", "settings", title=what, show_lines=True)
-    for name, cls in homes[what].items():
-        title = (inspect.getmodule(cls).__doc__ or "").partition("\n")[0]  # pyrefly: ignore
-        table.add_row(name, title, _settings(cls))
-    Console().print(table)
-
-
-def _settings(cls: type) -> str:
-    default = cls()
-    lines = []
-    for field in dataclasses.fields(cls):
-        value = getattr(default, field.name)
-        shown = type(value).__name__ if dataclasses.is_dataclass(value) else repr(value)
-        lines.append(f"{field.name} = {shown}")
-    return "\n".join(lines)
 
 
 def sparkline(values: list[float]) -> str:

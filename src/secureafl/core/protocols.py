@@ -4,7 +4,8 @@ Settings are fields; what changes is the state, which goes in and comes out. Sta
 after a call only the returned one may be used, so one row may be written in place. A stateless
 implementation uses `()`. Inside these methods no Python `if` looks at a tensor, and the shapes in
 a state never change: so a whole step can be recorded once on a GPU and replayed. A rule that must
-look at numbers on the host (a clustering library, say) sets the class attribute `on_host = True`.
+look at numbers on the host (a clustering library, say) sets the class attribute `on_host = True`;
+`core.traits` has the other attributes of this kind.
 """
 
 from __future__ import annotations
@@ -79,6 +80,24 @@ class OrderRule(Aggregator, Protocol):
 
     def ranks(self, count: Int[Tensor, ""]) -> tuple[Int[Tensor, ""], Int[Tensor, ""]]:
         """First and last order statistic (from 0) that count, of `count` clients."""
+        ...
+
+
+@runtime_checkable
+class TrustedRule(Aggregator, Protocol):
+    """An aggregator that may compare clients with a gradient on the server's own samples.
+
+    One that cannot do without, or is made of such a one, has the trait `needs_trusted`.
+    """
+
+    def aggregate_trusted(
+        self,
+        state: Any,
+        values: Float[Tensor, "n d"],
+        present: Bool[Tensor, " n"],
+        trusted_gradient: Float[Tensor, " d"],
+    ) -> tuple[Float[Tensor, " d"], Any]:
+        """Like `aggregate`, which is used instead where there is no such gradient."""
         ...
 
 

@@ -2,12 +2,24 @@
 
 A generator belongs to (seed, name, index), so drawing more in one place never shifts another, and
 a resumed run needs no generator state: the one of round t is made anew.
+
+What a recorded step draws is a function of tensors instead: of the number of the draw, which is
+kept in a state.
 """
 
+from __future__ import annotations
+
 import hashlib
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+_GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # the increment of splitmix64, as a signed number
 
 
 def _key(seed: int, name: str, index: int) -> int:
@@ -23,3 +35,33 @@ def numpy_generator(seed: int, name: str) -> np.random.Generator:
 def torch_generator(seed: int, name: str, index: int, device: torch.device) -> torch.Generator:
     """The torch generator called `name`, the `index`-th of them."""
     return torch.Generator(device).manual_seed(_key(seed, name, index))
+
+
+def random_bits(draw: Int[Tensor, ""], size: int) -> Int[Tensor, " size"]:
+    """64 random bits for each of `size` places, always the same for the same `draw`.
+
+    Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+    """
+    place = torch.arange(size, device=draw.device)
+    return _scrambled(_scrambled(draw) + place * _GOLDEN)
+
+
+def random_normal(draw: Int[Tensor, ""], size: int) -> Float[Tensor, " size"]:
+    """Standard normal numbers in float64, always the same for the same `draw`."""
+    half = (size + 1) // 2
+    # 53 bits and a half: never 0, whose logarithm is infinite.
+    uniform = ((_shifted(random_bits(draw, 2 * half), 11)).double() + 0.5) * 2.0**-53
+    radius, angle = torch.sqrt(-2 * uniform[:half].log()), 2 * torch.pi * uniform[half:]
+    return torch.cat([radius * angle.cos(), radius * angle.sin()])[:size]  # Box and Muller
+
+
+def _scrambled(number: Tensor) -> Tensor:
+    number = number + _GOLDEN
+    number = (number ^ _shifted(number, 30)) * (0xBF58476D1CE4E5B9 - 2**64)
+    number = (number ^ _shifted(number, 27)) * (0x94D049BB133111EB - 2**64)
+    return number ^ _shifted(number, 31)
+
+
+def _shifted(number: Tensor, places: int) -> Tensor:
+    """To the right, zeros coming in: torch would repeat the sign."""
+    return (number >> places) & (2 ** (64 - places) - 1)

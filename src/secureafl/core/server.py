@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from secureafl.core.errors import ConfigError
 from secureafl.core.ledger import Ledger
+from secureafl.core.traits import has_trait
 from secureafl.core.types import Arrival, Decision, ServerView
 from secureafl.core.vectors import choose, norm
 
@@ -51,6 +53,9 @@ class Server(NamedTuple):
 
     def start(self, weights: Float[Tensor, " d"]) -> ServerState:
         """State before the first arrival."""
+        if self.trusted is None and has_trait(self.defense, "needs_trusted"):
+            name = type(self.defense).__name__
+            raise ConfigError(f"{name} needs trusted samples: give Server(..., trusted=...)")
         return ServerState(0, weights, self.defense.init(self.num_clients, weights), Ledger())
 
     def receive(self, state: ServerState, upload: Upload) -> tuple[Decision, ServerState]:

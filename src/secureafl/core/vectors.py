@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -39,6 +40,11 @@ def norm(vector: Tensor) -> Float[Tensor, ""]:
     return torch.linalg.vector_norm(vector, dim=-1)
 
 
+def exact_norm(vector: Tensor) -> Float[Tensor, ...]:
+    """Euclidean norm over the last axis, in float64: squares of large float32 overflow."""
+    return torch.linalg.vector_norm(vector, dim=-1, dtype=torch.float64)
+
+
 def scaled(vector: Tensor, scale: Float[Tensor, ""]) -> Tensor:
     """The vector times a number; on a CPU not a copy if that is 1."""
     # Reading a number costs nothing there, a pass over memory does.
@@ -59,3 +65,33 @@ def zero_unless(flag: Bool[Tensor, ""], vector: Tensor) -> Tensor:
     if flag.device.type == "cpu":
         return vector if flag else torch.zeros_like(vector)
     return torch.where(flag, vector, 0)
+
+
+def exactly_scaled(vector: Float[Tensor, " d"], factor: Float[Tensor, ""]) -> Float[Tensor, " d"]:
+    """`factor * vector`, multiplied in float64: the factor alone may not fit the vector's dtype."""
+    return (vector.double() * factor).to(vector.dtype)
+
+
+def clipped(vector: Float[Tensor, " d"], radius: Float[Tensor, ""]) -> Float[Tensor, " d"]:
+    """The vector, shortened to norm `radius` if it is longer."""
+    length = exact_norm(vector)
+    return exactly_scaled(vector, torch.where(length > radius, radius / length, 1.0))
+
+
+def cosine(one: Float[Tensor, " d"], other: Float[Tensor, " d"]) -> Float[Tensor, ""]:
+    """Cosine of the angle between two vectors, in float64; 0 if one of them is zero."""
+    lengths = exact_norm(one) * exact_norm(other)
+    return torch.where(lengths > 0, one.double() @ other.double() / lengths, 0.0)
+
+
+def computed_if(
+    wanted: Bool[Tensor, ""], compute: Callable[[], Tensor], otherwise: Tensor
+) -> Tensor:
+    """`compute()` where `wanted` holds, else `otherwise`.
+
+    A step recorded on a GPU cannot branch, so there both are made and one is chosen; on the CPU
+    nothing is computed in vain.
+    """
+    if wanted.device.type == "cpu":
+        return compute() if wanted else otherwise
+    return torch.where(wanted, compute(), otherwise)

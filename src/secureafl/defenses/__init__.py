@@ -1,9 +1,27 @@
 """What the server does with each arrival; the name in a TOML file is the key here."""
 
+from secureafl.defenses.aflguard import Aflguard
+from secureafl.defenses.async_defender import AsyncDefender
 from secureafl.defenses.async_sgd import AsyncSgd
+from secureafl.defenses.basgd import Basgd
+from secureafl.defenses.catalyst import Catalyst
+from secureafl.defenses.fed_async import FedAsync
+from secureafl.defenses.fed_buff import FedBuff
+from secureafl.defenses.kardam import Kardam
+from secureafl.defenses.sageflow import Sageflow
 from secureafl.defenses.secure_afl import SecureAfl
+from secureafl.defenses.zeno_pp import ZenoPp
 
 DEFENSES = {
+    "aflguard": Aflguard,
+    "async_defender": AsyncDefender,
     "async_sgd": AsyncSgd,
+    "basgd": Basgd,
+    "catalyst": Catalyst,
+    "fed_async": FedAsync,
+    "fed_buff": FedBuff,
+    "kardam": Kardam,
+    "sageflow": Sageflow,
     "secure_afl": SecureAfl,
+    "zeno_pp": ZenoPp,
 }

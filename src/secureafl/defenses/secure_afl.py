@@ -7,13 +7,15 @@ steers the model.
 
 The paper's ablation variants are settings: `aggregator = "mean"` (I), `estimate = false` (II),
 `filter = false` (III), `use_received = false` (IV).
+
+Gao, Wang, Wan, Quan, Liu, Fang, "SecureAFL: secure asynchronous federated learning", ASIA CCS 2026.
 """
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import torch
 
@@ -21,7 +23,9 @@ from secureafl.aggregators.median import Median
 from secureafl.core.errors import require
 from secureafl.core.protocols import Aggregator, Estimator, OrderRule
 from secureafl.core.quantile import History, no_history
+from secureafl.core.rules import apply_rule
 from secureafl.core.server import LARGEST_NORM
+from secureafl.core.traits import has_trait
 from secureafl.core.types import Arrival, Decision, Entry, Inner, News, ServerView
 from secureafl.core.uploads import Uploads, no_uploads, with_upload
 from secureafl.core.vectors import row, scaled, zero_unless
@@ -113,13 +117,14 @@ class SecureAfl:
         shares = self.estimator.shares(state.notes, inner).index_fill_(0, index, 0)
         shares[:, GRADIENT].index_fill_(0, index, 1)
         if _is_order_rule(type(self.aggregator)):
-            ranks = self.aggregator.ranks(count)  # pyrefly: ignore
+            ranks = cast(OrderRule, self.aggregator).ranks(count)
             choice = Choice(shares, present, *ranks)
             step, memory = order_step(memory, arrival, entry, keep, weights, choice)
         else:
             memory = exchange(memory, arrival, entry, weights, keep)
             values = combine(memory.vectors, shares.to(weights.dtype), weights)
-            direction, rule = self.aggregator.aggregate(rule, values, present)
+            own = _trusted_gradient(self.aggregator, server)
+            direction, rule = apply_rule(self.aggregator, rule, values, present, own)
             step = step_along(memory.vectors, direction, weights)
         # The server would not take a longer step, and then the inner products would be wrong.
         ready = (count > 0) & (step.squared <= LARGEST_NORM**2)
@@ -131,6 +136,13 @@ class SecureAfl:
 @functools.cache
 def _is_order_rule(kind: type) -> bool:
     return issubclass(kind, OrderRule)  # slow, for a protocol
+
+
+def _trusted_gradient(rule: Aggregator, server: ServerView) -> Tensor | None:
+    """For a rule that compares clients with it."""
+    if server.trusted is None or not has_trait(rule, "needs_trusted"):
+        return None
+    return server.trusted.gradient(server.weights)
 
 
 def _since_last_upload(reference: Uploads, arrival: Arrival) -> News:

@@ -185,7 +185,7 @@ def _processors(device: torch.device) -> int:
 @functools.cache
 def _most_shared(device: torch.device) -> int:
     properties = torch.cuda.get_device_properties(device)
-    return properties.shared_memory_per_block_optin  # pyrefly: ignore  (torch does not declare it)
+    return properties.shared_memory_per_block_optin  # pyrefly: ignore
 
 
 def _counter(device: torch.device) -> Tensor:

@@ -38,6 +38,16 @@ def order_mean_reference(
     return (torch.where(chosen[:, None], ordered, 0) / (last - first + 1)).sum(dim=0)
 
 
+def ordered(values: Float[Tensor, "n d"], present: Bool[Tensor, " n"]) -> Float[Tensor, "n d"]:
+    """The rows present, each column ascending; then infinity."""
+    filled = torch.where(present[:, None], values, torch.inf)
+    if values.device.type != "cpu":
+        return filled.sort(dim=0).values
+    for tile in filled.split(_TILE, dim=1):
+        tile.copy_(torch.from_numpy(np.sort(tile.numpy().T, axis=1)).T)
+    return filled
+
+
 def _order_mean_cpu(values: Tensor, present: Tensor, first: int, last: int) -> Tensor:
     # NumPy sorts short rows with vector instructions, several times faster than torch does here.
     rows = values.numpy() if bool(present.all()) else values[present].numpy()

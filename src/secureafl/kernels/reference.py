@@ -117,7 +117,7 @@ def lbfgs_shares(inner: Inner, appended: Tensor, pairs: int, max_correction: flo
     arrays = inner.vectors, inner.model, inner.squared, appended
     if appended.device.type != "cpu":
         return _lbfgs_shares(torch, *arrays, pairs, max_correction)
+    gram, along, squared, counts = (array.numpy() for array in arrays)
     with np.errstate(all="ignore"):  # what is not finite is dropped there
-        gram, along, squared, count = (array.numpy() for array in arrays)
-        made = _lbfgs_shares(np, gram, along, squared, count, pairs, max_correction)
+        made = _lbfgs_shares(np, gram, along, squared, counts, pairs, max_correction)
     return torch.from_numpy(made)

@@ -19,6 +19,7 @@ from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event
 from secureafl.core.protocols import Backdoor
 from secureafl.core.random import numpy_generator, torch_generator
 from secureafl.core.server import Server, ServerState, Upload, objection_to_length
+from secureafl.core.traits import has_trait
 from secureafl.core.trees import name_tensors, rebuild
 from secureafl.core.types import Arrival, AttackerView, Scene
 from secureafl.core.vectors import flatten
@@ -26,6 +27,7 @@ from secureafl.kernels.choice import use_kernels
 from secureafl.simulation.batches import draw_batches
 from secureafl.simulation.clients import Clients, on_device
 from secureafl.simulation.engine import Eager, Later, Replayed, Verdict
+from secureafl.simulation.trusted import draw_trusted
 
 if TYPE_CHECKING:
     from secureafl.experiment import Experiment
@@ -91,7 +93,11 @@ class Simulation:
         summed = training.reduction == "sum"
         self._gradient_scale = training.batch_size if summed else 1
         rate = training.learning_rate / self._gradient_scale
-        self._server = Server(made.defense, made.clients, rate)
+        trusted = None
+        if has_trait(made.defense, "needs_trusted"):
+            count, scale = made.trusted_samples, self._gradient_scale
+            trusted = draw_trusted(self._clients, count, scale, made.seed)
+        self._server = Server(made.defense, made.clients, rate, trusted)
         self._state = self._server.start(weights)
         self._start_engine()
         self._lend(self._state)
@@ -197,9 +203,8 @@ class Simulation:
 
     def _start_engine(self) -> None:
         parts = (self._clients, self._poisoned, self._server)
-        recorded = self.device.type == "cuda" and not getattr(
-            self._server.defense, "on_host", False
-        )
+        on_host = has_trait(self._server.defense, "on_host")
+        recorded = self.device.type == "cuda" and not on_host
         self._engine = Replayed(*parts, self._state) if recorded else Eager(*parts)
 
     def _evaluate(self) -> EvaluationEvent:

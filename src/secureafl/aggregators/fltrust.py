@@ -1,0 +1,36 @@
+"""FLTrust: trust clients as far as they agree with the server's own gradient.
+
+The server computes a gradient on clean samples of its own. A client weighs the cosine of its
+update to that gradient, or nothing if that is negative; updates are brought to the length of the
+server's, so that nobody gains by length. If nobody is trusted, the result is zero.
+
+Cao, Fang, Liu, Gong, "FLTrust: Byzantine-robust federated learning via trust bootstrapping",
+NDSS 2021.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from secureafl.core.errors import ConfigError
+from secureafl.core.vectors import exact_norm
+from secureafl.kernels.rows import directions, masked, weighted_mean
+
+
+@dataclass(frozen=True)
+class FlTrust:
+    """Mean weighted by the cosine to the trusted gradient."""
+
+    needs_trusted = True
+
+    def init(self, num_clients, weights):
+        return ()
+
+    def aggregate(self, state, values, present):
+        raise ConfigError("fltrust: it needs clean samples of the server's own (trusted)")
+
+    def aggregate_trusted(self, state, values, present, trusted_gradient):
+        own = exact_norm(trusted_gradient)
+        units, unit = directions(masked(values, present)), directions(trusted_gradient[None])[0]
+        trust = torch.where(present, (units @ unit).double().clamp(min=0), 0)
+        return own.to(values.dtype) * weighted_mean(units, trust), state

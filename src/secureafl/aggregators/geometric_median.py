@@ -1,0 +1,42 @@
+"""Geometric median: the point with the smallest sum of distances to all clients.
+
+A client pulls with the same force however far away it is, so a minority moves the point a bounded
+way. Found by Weiszfeld's iteration, in which each client weighs one over its distance; it starts
+from the coordinate-wise median, which no outlier reaches either.
+
+Pillutla, Kakade, Harchaoui, "Robust aggregation for federated learning", IEEE Transactions on
+Signal Processing 70, 2022.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from secureafl.aggregators.median import Median
+from secureafl.core.errors import require
+from secureafl.core.vectors import exact_norm
+from secureafl.kernels.rows import masked, weighted_mean
+
+
+@dataclass(frozen=True)
+class GeometricMedian:
+    """Smoothed Weiszfeld iteration from the coordinate-wise median."""
+
+    iterations: int = 8
+    smoothing: float = 1e-6  # nu; a client nearer than this weighs no more than at this distance
+
+    def __post_init__(self) -> None:
+        require(self.iterations >= 1, "iterations", self.iterations, "give 1 or more")
+        smoothing = self.smoothing
+        require(0 < smoothing < torch.inf, "smoothing", smoothing, "give a distance above 0")
+
+    def init(self, num_clients, weights):
+        return ()
+
+    def aggregate(self, state, values, present):
+        rows = masked(values, present)
+        centre, _ = Median().aggregate((), values, present)
+        for _ in range(self.iterations):
+            distances = exact_norm(rows - centre).clamp(min=self.smoothing)
+            centre = weighted_mean(rows, torch.where(present, 1 / distances, 0))
+        return centre, state

@@ -1,0 +1,32 @@
+"""Multi-Krum: the mean of the n - f clients that Krum scores best.
+
+Scores are Krum's; averaging over all that are not suspected loses less than taking one alone.
+
+Blanchard, El Mhamdi, Guerraoui, Stainer, "Machine learning with adversaries: Byzantine tolerant
+gradient descent", NeurIPS 2017.
+"""
+
+from dataclasses import dataclass
+
+from secureafl.aggregators.krum import krum_scores, neighbours
+from secureafl.core.errors import require
+from secureafl.kernels.rows import assumed_malicious, masked, mean_of, smallest
+
+
+@dataclass(frozen=True)
+class MultiKrum:
+    """Mean of the n - f updates with the smallest Krum scores."""
+
+    share: float = 0.2  # f / n, clients assumed malicious
+
+    def __post_init__(self) -> None:
+        require(0 <= self.share < 0.5, "share", self.share, "give a share from 0 to below 0.5")
+
+    def init(self, num_clients, weights):
+        return ()
+
+    def aggregate(self, state, values, present):
+        count = present.sum()
+        malicious = assumed_malicious(count, self.share)
+        scores = krum_scores(*neighbours(values, present), present, malicious)
+        return mean_of(masked(values, present), smallest(scores, count - malicious)), state

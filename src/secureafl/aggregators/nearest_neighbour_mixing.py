@@ -1,0 +1,40 @@
+"""Nearest-neighbour mixing: replace each client by the mean of its nearest, then a robust rule.
+
+Each update becomes the mean of the n - f updates nearest to it, itself included. What an attacker
+sends is averaged with honest updates, and these move closer together: the inner rule then loses
+less to differences between honest clients.
+
+Allouah, Farhadkhani, Guerraoui, Gupta, Pinot, Stephan, "Fixing by mixing: a recipe for optimal
+Byzantine ML under heterogeneity", AISTATS 2023.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from secureafl.aggregators.wrapper import Wrapper
+from secureafl.core.errors import require
+from secureafl.core.rules import apply_rule
+from secureafl.kernels.pairwise import squared_distances
+from secureafl.kernels.rows import assumed_malicious, masked, smallest
+
+
+@dataclass(frozen=True)
+class NearestNeighbourMixing(Wrapper):
+    """The inner rule over means of the n - f nearest."""
+
+    share: float = 0.2  # f / n, clients assumed malicious
+
+    def __post_init__(self) -> None:
+        require(0 <= self.share < 0.5, "share", self.share, "give a share from 0 to below 0.5")
+
+    def init(self, num_clients, weights):
+        return self.inner.init(num_clients, weights)
+
+    def aggregate_trusted(self, state, values, present, trusted_gradient):
+        count = present.sum()
+        number = count - assumed_malicious(count, self.share)
+        nearest = smallest(squared_distances(values, present), number)
+        shares = torch.where(nearest & present[:, None], 1 / number.double(), 0).to(values.dtype)
+        mixed = shares @ masked(values, present)
+        return apply_rule(self.inner, state, mixed, present, trusted_gradient)

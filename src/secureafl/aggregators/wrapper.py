@@ -1,0 +1,34 @@
+"""What rules around another rule have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from secureafl.aggregators.median import Median
+from secureafl.core.protocols import Aggregator
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Wrapper(ABC):
+    """A rule that prepares the updates for another one, and so needs what that one needs."""
+
+    inner: Aggregator = field(default_factory=Median)
+
+    def aggregate(self, state, values, present):
+        return self.aggregate_trusted(state, values, present, None)
+
+    @abstractmethod
+    def aggregate_trusted(
+        self,
+        state: Any,
+        values: Float[Tensor, "n d"],
+        present: Bool[Tensor, " n"],
+        trusted_gradient: Float[Tensor, " d"] | None,
+    ) -> tuple[Float[Tensor, " d"], Any]:
+        """Prepare the updates and call the inner rule."""

@@ -1,0 +1,24 @@
+"""What a plug-in states about itself with plain class attributes; what it does not state is False.
+
+    needs_trusted = True    uses the server's own clean samples (`ServerView.trusted`)
+    needs_malicious = True  must be told how many clients may be malicious
+    buffering = True        collects several uploads for one step
+    on_host = True          looks at numbers on the host, so its step cannot be recorded
+
+Written without a type, such an attribute is not a field of the dataclass, hence no setting.
+"""
+
+import dataclasses
+from typing import Literal
+
+Trait = Literal["needs_trusted", "needs_malicious", "buffering", "on_host"]
+
+
+def has_trait(plug_in: object, trait: Trait) -> bool:
+    """Whether the plug-in, or one it is made of (a defence's aggregator, say), states the trait."""
+    if getattr(plug_in, trait, False) is True:
+        return True
+    if not dataclasses.is_dataclass(plug_in):
+        return False
+    parts = (getattr(plug_in, field.name) for field in dataclasses.fields(plug_in))
+    return any(has_trait(part, trait) for part in parts)

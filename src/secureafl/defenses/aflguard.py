@@ -1,0 +1,39 @@
+"""AFLGuard: an upload must lie near the gradient on the server's own clean samples.
+
+The server computes what it would upload itself and takes a client's upload, unchanged, if the
+difference between the two is short compared with its own; so length and direction are judged at
+once. With label skew, a small `closeness` turns many honest uploads away too.
+
+Fang, Liu, Gong, Bentley, "AFLGuard: Byzantine-robust asynchronous federated learning", ACSAC 2022.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from secureafl.core.errors import require
+from secureafl.core.types import Decision
+from secureafl.core.vectors import exact_norm
+
+
+@dataclass(frozen=True)
+class Aflguard:
+    """Accept iff ||g - g_s|| <= closeness * ||g_s||, with g_s of the trusted samples now."""
+
+    closeness: float = 1.5  # lambda
+
+    needs_trusted = True
+
+    def __post_init__(self) -> None:
+        require(self.closeness > 0, "closeness", self.closeness, "give a factor above 0")
+
+    def init(self, num_clients, weights):
+        return ()
+
+    def step(self, state, arrival, server):
+        own = server.trusted.gradient(server.weights)
+        distance, bound = exact_norm(arrival.gradient - own), self.closeness * exact_norm(own)
+        accepted = distance <= bound
+        direction = torch.where(accepted, arrival.gradient, 0)
+        scores = {"distance": distance, "bound": bound}
+        return Decision(accepted, accepted, direction, scores, "distance"), state

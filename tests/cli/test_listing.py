@@ -1,0 +1,47 @@
+import dataclasses
+
+import pytest
+
+from secureafl.cli.app import Listed
+from secureafl.cli.listing import _tables, about, list_table
+from secureafl.defenses import DEFENSES, AsyncSgd, Kardam, SecureAfl, ZenoPp
+
+
+def test_every_table_has_a_name_the_command_knows():
+    assert set(_tables()) == {listed.value for listed in Listed}
+
+
+@pytest.mark.parametrize("kind", DEFENSES)
+def test_each_defence_has_a_title_and_a_citation(kind):
+    found = about(DEFENSES[kind])
+    assert found.title.endswith(".")
+    assert found.title.replace("+", "p").lower().startswith(kind.replace("_", "")), found.title
+    assert found.citation, "the last paragraph of the docstring: authors, title in quotes, year"
+    assert found.citation not in found.idea
+
+
+@pytest.mark.parametrize("cls", [cls for table in _tables().values() for cls in table.values()])
+def test_all_settings_are_told_with_their_defaults(cls):
+    found = about(cls)
+    assert list(found.settings) == [field.name for field in dataclasses.fields(cls)]
+    assert found.title
+
+
+@pytest.mark.parametrize("what", _tables())
+@pytest.mark.parametrize("verbose", [True, False])
+def test_every_table_is_printed_whole(capsys, what, verbose):
+    list_table(what, verbose)
+    printed = " ".join(capsys.readouterr().out.split())
+    for kind, cls in _tables()[what].items():
+        assert kind in printed
+        assert all(f"{name} = " in printed for name in about(cls).settings)
+
+
+def test_needs_are_told_in_words():
+    assert about(Kardam).needs == ["the number of malicious clients"]
+    assert about(ZenoPp).needs == ["trusted data"]
+    assert about(AsyncSgd).needs == []
+
+
+def test_default_plug_ins_are_told_by_name():
+    assert about(SecureAfl).settings["aggregator"] == "Median"
