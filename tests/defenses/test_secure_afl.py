@@ -139,13 +139,21 @@ class Comparison:
         near(float(decision.scores["threshold"]), outcome.threshold)
         if outcome.stepped:
             largest = max(np.linalg.norm(row) for row in outcome.rows)
-            found = decision.direction.double().numpy()
-            near(found, outcome.direction, atol=self.tolerance * largest)
+            found, tolerance = decision.direction.double().numpy(), self.tolerance + self._lost()
+            near(found, outcome.direction, atol=tolerance * largest)
             moved, last = self.oracle.weights, self.oracle.models[-2]
             scale = np.abs(last).max() + RATE * largest
-            near(self.state.weights.double().numpy(), moved, atol=self.tolerance * scale)
+            near(self.state.weights.double().numpy(), moved, atol=tolerance * scale)
         else:
             assert torch.equal(self.models[-1], self.models[-2])
+
+    def _lost(self):
+        """What cancels when a short drift's length is made of a long model's inner products."""
+        model = self.oracle.models[-2]
+        drifts = [np.linalg.norm(model - sent[-1][1]) for sent in self.oracle.sent.values()]
+        shortest = min((drift for drift in drifts if drift > 0), default=np.inf)
+        eps = torch.finfo(self.models[0].dtype).eps
+        return 8 * eps * (np.linalg.norm(model) / shortest) ** 2
 
 
 options = st.builds(
@@ -166,7 +174,8 @@ arrivals = st.lists(
         st.integers(0, 3),  # client; often the same twice in a row
         st.integers(0, 4),  # lag; the same base or an older one than last time
         st.sampled_from(["smooth", "smooth", "smooth", "noise", "again", "zero"]),
-        st.sampled_from([1.0, 1.0, 1.0, 1.0, 1e-4, 1e3]),
+        # Further apart, factors get beyond what `kernels.bfgs` allows; the oracle has no bound.
+        st.sampled_from([1.0, 1.0, 1.0, 1.0, 1e-2, 1e2]),
     ),
     min_size=1,
     max_size=25,

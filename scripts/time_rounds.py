@@ -1,0 +1,64 @@
+"""Time whole simulated rounds: client gradient, attack and server, on real data.
+
+python scripts/time_rounds.py [--device cuda] [--together 16] [--rounds 1000] [--data-dir FOLDER]
+"""
+
+import argparse
+import time
+
+import torch
+
+from secureafl import from_mapping
+from secureafl.simulation.simulator import Simulation
+
+
+def simulation(defense: str, seed: int, given: argparse.Namespace) -> Simulation:
+    """The paper's setting under sign flip, without evaluations."""
+    values = {"seed": seed, "defense": defense, "attack": "sign_flip", "device": given.device}
+    values |= {"task": {"kind": "fashion_mnist", "data_dir": given.data_dir}}
+    return Simulation(from_mapping({**values, "evaluation": {"every": 10**8, "late": 1}}))
+
+
+def take_turns(runs: list[Simulation], rounds: int) -> float:
+    """Seconds for so many rounds of every run, a turn of each after the other."""
+    turns, done = [run.turns() for run in runs], [0] * len(runs)
+    start = time.perf_counter()
+    while min(done) < rounds:
+        for number, turn in enumerate(turns):
+            if done[number] < rounds and next(turn):
+                done[number] += 1
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def gradient_seconds(run: Simulation, rounds: int) -> float:
+    """Seconds that so many client gradients take, on their own."""
+    base, rows = run.weights, run._rows[0]
+    start = time.perf_counter()
+    for _ in range(rounds):
+        run._engine.gradient(base, rows, False)
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--together", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--data-dir", default="")
+    given = parser.parse_args()
+    for defense in ("async_sgd", "secure_afl"):
+        runs = [simulation(defense, seed, given) for seed in range(given.together)]
+        take_turns(runs, max(1, given.rounds // 5))  # to record, to compile, to fill the memory
+        each = 1e3 * take_turns(runs, given.rounds) / given.rounds / len(runs)
+        line = f"{defense:12} {len(runs)} at a time: {each:.3f} ms a round"
+        if runs[0].device.type == "cpu":
+            alone = 1e3 * gradient_seconds(runs[0], given.rounds) / given.rounds
+            line += f", of which the client gradient {alone / each:.0%}"
+        print(line)
+
+
+if __name__ == "__main__":
+    main()
