@@ -1,5 +1,6 @@
 """The command as a user starts it."""
 
+import itertools
 import json
 import signal
 from pathlib import Path
@@ -129,12 +130,10 @@ def test_told_to_stop_it_writes_what_was_measured(cli, number):
     # Minutes in all; told to stop when the first two measurements are done.
     words = ("--clients", "4,6,8,10,12", "--sizes", "100,30000,40000,50000", "--device", "cpu")
     with cli.start("bench", *words) as process:
-        for line in process.stderr:
-            if "async_sgd" in line:
-                break
+        begun = list(itertools.takewhile(lambda line: "async_sgd" not in line, process.stderr))
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
+    assert process.returncode == 130, "".join([*begun, err])
     assert "stopped; what was measured is in runs/bench" in err
     assert "Traceback" not in err
     found = Bench(cli.folder / "runs" / "bench", out, err).figures
@@ -165,6 +164,18 @@ def test_bad_settings_are_refused_with_a_remedy(cli, words, said, monkeypatch, c
     assert printed.startswith("error: ")
     assert printed.count("\n") == 1
     assert not (cli.folder / "runs").exists()
+
+
+def test_nothing_measured_is_an_error_with_its_reason(cli, monkeypatch, capsys):
+    monkeypatch.chdir(cli.folder)
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # it would outlast this test
+    monkeypatch.setattr("secureafl.bench.machine.free_memory", lambda device: 1000)
+    monkeypatch.setattr("sys.argv", ["secureafl", "bench", *map(str, SMALL), "--sizes", "100"])
+    with pytest.raises(SystemExit):
+        main()
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("error: nothing was measured; plain, 4 clients, 100 parameters")
+    assert not (cli.folder / "runs" / "bench" / "bench.json").exists()
 
 
 def test_kernels_of_another_device_are_refused(cli):

@@ -4,6 +4,7 @@ import torch
 from secureafl.bench import machine, paper
 from secureafl.bench.cases import Case, Scope
 from secureafl.bench.clock import Timing
+from secureafl.bench.figure import draw
 from secureafl.bench.findings import Findings
 from secureafl.bench.jobs import Job, Measured, Skipped, carry_out, plan
 from secureafl.bench.machine import Bandwidth
@@ -58,12 +59,15 @@ def test_medians_are_compared_with_the_plain_median():
     assert [row.floor_milliseconds for row in rows[1:]] == [0.125, 0.125]
 
 
-def test_without_plain_or_elsewhere_there_is_nothing_to_compare_with():
-    (row,) = make_rows([done("secure_afl", MAIN, [2.0], 8, device=GPU)], BANDWIDTH, MAIN)
-    assert (row.times_floor, row.times_faster_than_plain) == (None, None)
+def test_without_plain_on_the_same_device_there_is_nothing_to_compare_with():
+    (alone,) = make_rows([done("secure_afl", MAIN, [2.0], 8)], BANDWIDTH, MAIN)
+    assert alone.times_faster_than_plain is None
+    two = [done("plain", MAIN, [9.0], 8), done("secure_afl", MAIN, [2.0], 8, device=GPU)]
+    elsewhere = make_rows(two, BANDWIDTH, MAIN)[1]
+    assert (elsewhere.times_floor, elsewhere.times_faster_than_plain) == (None, None)
 
 
-def test_a_gpu_also_gets_replicas(monkeypatch):
+def test_a_gpu_also_gets_replicas():
     made = plan(Scope((10,), (1000,), (3,)), GPU)
     several = [job for job in made if job.replicas > 1]
     assert [(job.method, job.replicas) for job in several] == [("secure_afl", 8)]
@@ -72,7 +76,7 @@ def test_a_gpu_also_gets_replicas(monkeypatch):
     assert on_host == {"median_numpy", "median_flower", "round_flower"}
 
 
-def test_defences_are_measured_where_they_exist(monkeypatch):
+def test_defences_are_measured_where_they_exist():
     names = [job.method for job in plan(Scope((10,), (1000,), (3,), quick=True), CPU)]
     assert names[:3] == ["plain", "secure_afl", "async_sgd"]
     assert len(names) == len(set(names))
@@ -134,6 +138,13 @@ def test_paper_is_found_for_its_own_settings_only():
     assert paper.figure_for(row._replace(method="plain")) is None
     assert paper.WITH_MEMORY in paper.FIGURES
     assert len(paper.FIGURES) == len(set(paper.FIGURES)) == 20
+
+
+@pytest.mark.parametrize("methods", [[], ["median_numpy"], ["plain"], ["secure_afl"]])
+def test_picture_is_drawn_of_whatever_was_measured(methods):
+    made = [done(method, MAIN, [2.0], MAIN.memory_bytes) for method in methods]
+    picture = draw(make_rows(made, BANDWIDTH, MAIN), MAIN, "an abacus")
+    assert picture.startswith(b"\x89PNG")
 
 
 def test_jobs_never_need_less_than_their_floor():

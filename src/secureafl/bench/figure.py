@@ -94,6 +94,8 @@ def _references(axis: Axes, x: list[int], ours: list[Row]) -> None:
     """The floor, and how our time would grow if it grew as the memory does."""
     floor = [row.floor_milliseconds or 0 for row in ours]
     in_proportion = [ours[0].milliseconds * value / floor[0] for value in floor]
-    axis.plot(x, floor, color="#000000", linewidth=1, label="floor: memory read once")
+    # The marker shows where there is a single point, too.
+    floor_label = "floor: memory read once"
+    axis.plot(x, floor, marker="_", color="#000000", linewidth=1, label=floor_label)
     label = "linear in the memory, from the first point"
     axis.plot(x, in_proportion, "--", color="#777777", linewidth=1, label=label)

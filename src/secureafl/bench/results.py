@@ -60,18 +60,12 @@ class Row(NamedTuple):
 def make_rows(done: Sequence[Measured], bandwidth: Bandwidth, main: Case) -> list[Row]:
     """Times with what they are compared with."""
     middles = {_key(one.job): statistics.median(one.timing.milliseconds) for one in done}
-    return [_row(one, bandwidth, main, middles) for one in done]
+    return [_row(one, bandwidth, middles.get(_yardstick(one.job, main))) for one in done]
 
 
-def _row(
-    one: Measured, bandwidth: Bandwidth, main: Case, middles: dict[tuple[object, ...], float]
-) -> Row:
+def _row(one: Measured, bandwidth: Bandwidth, yardstick: float | None) -> Row:
     job, times = one.job, one.timing.milliseconds
-    taken = middles[_key(job)]
-    floor = _floor(job, bandwidth)
-    # A method without a buffer is compared with the yardstick of the main case's.
-    buffer = job.case.buffer or (main.buffer if job.yardstick == "plain" else None)
-    yardstick = middles.get((job.yardstick, job.case._replace(buffer=buffer), 1))
+    taken, floor = statistics.median(times), _floor(job, bandwidth)
     return Row(
         job.method,
         *job.case,
@@ -95,8 +89,25 @@ def _floor(job: Job, bandwidth: Bandwidth) -> float | None:
     return 1e3 * job.floor_bytes / bandwidth.read
 
 
-def _key(job: Job) -> tuple[object, ...]:
-    return job.method, job.case, job.replicas
+class _Key(NamedTuple):
+    """What makes a measurement this one and no other."""
+
+    method: str
+    case: Case
+    device: str
+    replicas: int
+
+
+def _key(job: Job) -> _Key:
+    return _Key(job.method, job.case, job.device.type, job.replicas)
+
+
+def _yardstick(job: Job, main: Case) -> _Key:
+    """The plain one on the same device; it needs a buffer even where the method has none."""
+    case = job.case
+    if job.yardstick == "plain" and case.buffer is None:
+        case = case._replace(buffer=main.buffer)
+    return _Key(job.yardstick, case, job.device.type, replicas=1)
 
 
 def skipped_as_json(skipped: Sequence[Skipped]) -> list[dict[str, Any]]:

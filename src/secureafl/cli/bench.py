@@ -113,8 +113,12 @@ def _leave(findings: Findings, out: Path, finished: bool, kernels: Kernels) -> N
     """Write and print what was measured, if anything was."""
     from secureafl.bench.figure import draw
     from secureafl.bench.results import FILE, PICTURE, write
+    from secureafl.core.errors import RunError
 
     rows = findings.rows()
+    if not rows and findings.skipped:
+        job, reason = findings.skipped[0]
+        raise RunError(f"nothing was measured; {job}: {reason}")
     if rows:
         command = shlex.join(["secureafl", *sys.argv[1:]])
         picture = draw(rows, findings.main, findings.hardware)

@@ -60,16 +60,16 @@ class Server(NamedTuple):
 
     def receive(self, state: ServerState, upload: Upload) -> tuple[Decision, ServerState]:
         """Clean, judge, step. Every arrival is a round, whatever becomes of it."""
-        base = state.ledger.look_up(upload.version)
-        reason, update = self.objection(state, upload, base), upload.update
-        if not reason:
-            assert isinstance(update, Tensor)
-            update = update.detach()
-            reason = objection_to_length(float(norm(update)), update)
+        base, update = state.ledger.look_up(upload.version), upload.update
+        reason = self.objection(state, upload, base)
         if reason:
             return self.refuse(state, upload, reason)
         assert isinstance(update, Tensor)
         assert base is not None
+        update = update.detach()
+        reason = objection_to_length(float(norm(update)), update)
+        if reason:
+            return self.refuse(state, upload, reason)
         numbers = (upload.client, state.round - upload.version, state.round)
         numbers = torch.tensor(numbers, device=base.device)
         decision, weights, defense = self.judge(state.weights, state.defense, numbers, update, base)

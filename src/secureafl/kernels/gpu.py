@@ -86,10 +86,10 @@ def exchange(
     size = weights.numel()
     blocks = _blocks(size, weights.device)
     sums = memory.gram.new_empty(1 + slots * (slots + 1) // 2, blocks)
-    squared = torch.empty_like(memory.squared)
     given = [arrival.gradient.contiguous(), arrival.base.contiguous(), weights.contiguous()]
     parts = sum(_PARTS[part] << (2 * k) for k, part in enumerate(entry.parts))
-    tables = [memory.gram, memory.along, memory.known, squared, _counter(weights.device)]
+    tables = [memory.gram, memory.along, memory.known, memory.squared]
+    tables.append(_counter(weights.device))
     _kernel("exchange", clients, slots)(
         (blocks, 1, 1),
         (_BLOCK, 1, 1),
@@ -98,7 +98,7 @@ def exchange(
             *(*tables, len(entry.parts), parts, size),
         ],
     )
-    return memory._replace(squared=squared)
+    return memory
 
 
 def order_step(

@@ -72,6 +72,7 @@ extern "C" __global__ void differences(const float* vectors, const index* client
                                        const float* base, double* sums, double* found, unsigned* counter,
                                        int d) {
   double values[4] = {0, 0, 0, 0};
+#pragma unroll 4
   for (int j = blockIdx.x * blockDim.x + threadIdx.x; j < d; j += gridDim.x * blockDim.x) {
     const float* own = vectors + ((size_t)(j / WIDTH) * CLIENTS + *client) * SLOTS * WIDTH + j % WIDTH;
     const double g = upload[j], y = upload[j] - own[GRADIENT * WIDTH], s = base[j] - own[BASE * WIDTH];

@@ -134,12 +134,12 @@ class Simulation:
         client, version = int(self.trace.client[now]), int(self.trace.version[now])
         with engine.here():
             events: list[Event] = [self._evaluate()] if now == 0 else []
-            update = self._update(client, version)
-            upload, length = Upload(client, version, update), engine.length(update)
+            upload = Upload(client, version, self._update(client, version))
+            reason = self._objection(upload)
         if engine.waits:
             yield []
         with engine.here():
-            verdict, state = self._received(upload, length())
+            verdict, state = self._received(upload, reason())
         if engine.waits:
             yield []
         with engine.here():
@@ -151,21 +151,26 @@ class Simulation:
                 events.append(self._evaluate())
         yield events
 
-    def _received(self, upload: Upload, length: float) -> tuple[Later, ServerState]:
-        """As `Server.receive`, but the verdict may still be under way."""
-        state, server = self._state, self._server
-        base = state.ledger.look_up(upload.version)
-        reason = server.objection(state, upload, base)
-        if not reason:
-            assert isinstance(upload.update, Tensor)
-            reason = objection_to_length(length, upload.update)
+    def _objection(self, upload: Upload) -> Later:
+        """Why the server will not take this upload; to be known later."""
+        base = self._state.ledger.look_up(upload.version)
+        reason, update = self._server.objection(self._state, upload, base), upload.update
         if reason:
-            _, state = server.refuse(state, upload, reason)
+            return lambda: reason
+        assert isinstance(update, Tensor)
+        length = self._engine.length(update)
+        return lambda: objection_to_length(length(), update)
+
+    def _received(self, upload: Upload, reason: str) -> tuple[Later, ServerState]:
+        """As `Server.receive`, but the verdict may still be under way."""
+        state, base = self._state, self._state.ledger.look_up(upload.version)
+        if reason:
+            _, state = self._server.refuse(state, upload, reason)
             return lambda: Verdict(False, False, {}, reason), state
         assert isinstance(upload.update, Tensor)
         assert base is not None
         numbers = (upload.client, state.round - upload.version, state.round)
-        verdict, state = self._engine.judge(state, numbers, upload.update, base)
+        verdict, state = self._engine.judge(state, numbers, upload.update.detach(), base)
         state.ledger.settle(upload.version)
         return verdict, state
 
