@@ -45,6 +45,15 @@ DEFENSE_CASES = {
     if value not in list(_ALL_CASES.values())[:place]
 }
 
+# Rules inside SecureAFL owe the defence nothing new beside these kinds: by order, by choice, with
+# trusted samples, with a memory, with draws of their own.
+_USUAL = ("mean", "trimmed_mean", "krum", "fltrust", "foolsgold", "bucketing")
+SLOW_CASES = {
+    name
+    for name in DEFENSE_CASES
+    if name.startswith("aggregator_") and name.removeprefix("aggregator_") not in _USUAL
+}
+
 CLIENTS, DIM, RATE = 5, 7, 0.05
 
 # Arrivals until honest clients are near their minimum; a step for every ten takes longer.

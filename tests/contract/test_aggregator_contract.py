@@ -25,7 +25,16 @@ RULES = {
     **{f"mixing_{kind}": NearestNeighbourMixing(cls()) for kind, cls in AGGREGATORS.items()},
     "foundation_fl_foolsgold": FoundationFl(AGGREGATORS["foolsgold"]()),
 }
-for_every_rule = pytest.mark.parametrize("name", RULES)
+# Inside the wrappers these stand for the others: a rule with trusted samples, one with a memory.
+USUAL = {*AGGREGATORS, "foundation_fl_foolsgold", "bucketing_fltrust", "mixing_foolsgold"}
+
+
+def for_each(names):
+    marked = [pytest.param(n, marks=() if n in USUAL else pytest.mark.slow) for n in names]
+    return pytest.mark.parametrize("name", marked)
+
+
+for_every_rule = for_each(RULES)
 for_both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 
 
@@ -176,9 +185,7 @@ def test_state_keeps_shapes_types_and_device(name, dtype):
         assert found == kinds
 
 
-for_every_recordable = pytest.mark.parametrize(
-    "name", [name for name in RULES if not has_trait(RULES[name], "on_host")]
-)
+for_every_recordable = for_each(n for n in RULES if not has_trait(RULES[n], "on_host"))
 
 
 @for_every_recordable

@@ -11,6 +11,7 @@ from contract.cases import (
     DIM,
     ENOUGH,
     RATE,
+    SLOW_CASES,
     Driver,
     same_decision,
     trusted_for,
@@ -24,12 +25,27 @@ from secureafl.core.server import LARGEST_NORM
 from secureafl.core.traits import has_trait
 from secureafl.core.trees import name_tensors, rebuild
 from secureafl.core.types import Arrival, ServerView
+from secureafl.defenses import SecureAfl
+
+
+def marks(name):
+    return pytest.mark.slow if name in SLOW_CASES else ()
+
 
 for_every_defense = pytest.mark.parametrize(
-    "defense", DEFENSE_CASES.values(), ids=DEFENSE_CASES.keys()
+    "defense", [pytest.param(d, id=name, marks=marks(name)) for name, d in DEFENSE_CASES.items()]
 )
 KERNELS = {"plain": always_plain, "compiled": always_compiled}
-for_both_kernels = pytest.mark.parametrize("kernels", KERNELS.values(), ids=KERNELS.keys())
+# Only SecureAFL has operations of more than one version.
+with_every_kernel = pytest.mark.parametrize(
+    ("defense", "kernels"),
+    [
+        pytest.param(defense, kernels, id=f"{name}-{version}", marks=marks(name))
+        for name, defense in DEFENSE_CASES.items()
+        for version, kernels in KERNELS.items()
+        if version == "plain" or isinstance(defense, SecureAfl)
+    ],
+)
 for_both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 
 
@@ -141,6 +157,24 @@ def test_uploads_without_a_ticket_change_nothing_but_the_round(defense):
                 assert hit.state.round == now + 1
         assert same_decision(spared.honest(number, 6), hit.honest(number, 6))
     assert torch.equal(spared.state.weights, hit.state.weights)
+
+
+def storages(tree):
+    return {k: t.untyped_storage().data_ptr() for k, t in name_tensors(tree, "s").items()}
+
+
+@for_every_defense
+def test_no_part_of_a_state_shares_memory_with_another_or_with_the_model(defense):
+    # A replayed step copies the new state over the old one, part by part, after the model.
+    driver = Driver(defense)
+    for number in range(12):
+        before = driver.state  # kept alive, so that its memory is not used again
+        driver.honest(number)
+        old, new = (storages(state.defense) for state in (before, driver.state))
+        assert len(set(new.values())) == len(new)
+        assert before.weights.untyped_storage().data_ptr() not in new.values()
+        taken = {place: name for name, place in old.items()}
+        assert all(taken.get(place, name) == name for name, place in new.items())
 
 
 @for_every_defense
@@ -277,8 +311,7 @@ def test_honest_clients_reach_their_common_minimum(defense):
     assert torch.linalg.vector_norm(driver.state.weights - middle) < 0.4 * far
 
 
-@for_every_defense
-@for_both_kernels
+@with_every_kernel
 def test_lone_client_is_served(defense, kernels):
     server = Driver(defense).server._replace(num_clients=1)
     driver = Driver(defense)
@@ -298,8 +331,7 @@ any_uploads = st.lists(
 )
 
 
-@for_every_defense
-@for_both_kernels
+@with_every_kernel
 @given(uploads=any_uploads, from_zero=st.booleans())
 @settings(max_examples=settings().max_examples // 3)
 # A model near zero moves by 1e-31, then a client sends a huge update: curvature beyond float32.

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 from defending import DIM, START, SideBySide, streams
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference.catalyst import CatalystServer
 
@@ -31,6 +31,7 @@ def without_twins(stream):
     share=st.sampled_from([0.0, 0.1, 0.2, 0.4]),
     max_lag=st.sampled_from([0, 1, 2, 5]),
 )
+@settings(max_examples=settings().max_examples // 2)
 def test_streams_agree_with_the_oracle(stream, share, max_lag):
     side_by_side(7, share, max_lag).play(without_twins(stream))
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from defending import DIM, HESSIAN, START, SideBySide, streams
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference.kardam import KardamServer
 
@@ -36,11 +36,13 @@ def side_by_side(
     dampening=st.sampled_from(["exponential", "inverse"]),
     clip_norm=st.sampled_from([0.3, 50.0]),
 )
+@settings(max_examples=settings().max_examples // 2)
 def test_streams_agree_with_the_oracle(escape, stream, share, window, dampening, clip_norm):
     side_by_side(7, share, window, dampening, 0.2, escape, clip_norm).play(stream)
 
 
 @given(stream=streams(4, min_size=30, max_size=120))
+@settings(max_examples=settings().max_examples // 2)
 def test_few_clients_agree_with_the_oracle_in_float32(stream):
     settings = 0.25, 25, "exponential", 0.2, True, 50.0
     SideBySide(Kardam(*settings), 4, KardamServer(4, *settings), dtype=torch.float32).play(stream)
