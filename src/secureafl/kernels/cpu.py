@@ -73,7 +73,8 @@ def judge(history: History, news: News, radius: float, level: float) -> tuple[Ju
     factor = math.sqrt(change / step) if comparable else 0.0
     history = observe(history, factor, comparable)
     threshold = float(quantile(history, level))
-    scale = radius / math.sqrt(squared) if not known and squared > radius**2 else 1.0
+    length = math.sqrt(squared)
+    scale = radius / length if not known and length > radius else 1.0
     found = (factor if comparable else math.nan, threshold, scale)
     accepted = torch.tensor(factor <= threshold)
     return Judged(accepted, *torch.tensor(found, dtype=torch.float64).unbind()), history
@@ -169,15 +170,15 @@ def order_step(
         _ranges(tiles, weights.numel()),
     )
     columns, size = clients * slots + LANES, weights.numel()
-    direction = torch.empty(tiles * WIDTH)
+    direction = torch.empty(tiles * WIDTH, dtype=torch.float32)
     along, inner = np.zeros((ranges.blocks, columns)), _room(ranges, new, slots)
-    shares = choice.shares.numpy().astype(np.float32)
+    shares = choice.shares.numpy().astype(np.float32, order="C")
     vectors, given = memory.vectors.data_ptr(), _contiguous(weights, arrival)
     before = (vectors, _address(shares), *(v.data_ptr() for v in given), direction.data_ptr())
     after = (_address(along), _address(inner), *order.arguments, client)
 
     def work(*numbers: int) -> None:
-        scratch = torch.empty(order.rows * WIDTH + columns)  # on a cache line, unlike NumPy's
+        scratch = torch.empty(order.rows * WIDTH + columns, dtype=torch.float32)
         run(*before, scratch.data_ptr(), *after, *numbers)
 
     ranges.run(work)
@@ -211,7 +212,7 @@ def _order(present: bytes, first: int, last: int) -> _Order:
     absent = np.concatenate([absent, np.arange(clients, rows)])
     fill = np.full(len(absent), _LARGEST, np.float32)
     fill[:lowest] = -_LARGEST
-    low, high = first + lowest, last + lowest
+    low, high = max(first, 0) + lowest, last + lowest
     middle, scale = (rows // 2 - 1, rows // 2), 1 / max(last - first + 1, 1)
     central = middle[0] <= low and high <= middle[1]
     in_registers = central and clients <= IN_REGISTERS
@@ -249,12 +250,13 @@ class _Ranges(NamedTuple):
     def run(self, work: Callable[[int, int, int, int], None]) -> None:
         """Call `work` with the size, a block's tiles, and a range of tiles."""
         first, *others = self.ranges
-        helpers = _helpers(os.getpid(), len(others))
-        for helper, more in zip(helpers, others, strict=True):
-            helper.asked.put((work, self.size, self.block, *more))
+        done: SimpleQueue[BaseException | None] = SimpleQueue()  # this call's, whoever else calls
+        for helper, more in zip(_helpers(os.getpid(), len(others)), others, strict=True):
+            helper.asked.put((done, work, self.size, self.block, *more))
         work(self.size, self.block, *first)
-        for helper in helpers:
-            helper.done.get()
+        for error in [done.get() for _ in others]:
+            if error:
+                raise error
 
 
 @functools.lru_cache
@@ -277,13 +279,16 @@ class _Helper(threading.Thread):
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self.asked: SimpleQueue[Any] = SimpleQueue()
-        self.done: SimpleQueue[None] = SimpleQueue()
 
     def run(self) -> None:
         while True:
-            work, *numbers = self.asked.get()
-            work(*numbers)
-            self.done.put(None)
+            done, work, *numbers = self.asked.get()
+            try:
+                work(*numbers)
+            except BaseException as error:
+                done.put(error)
+            else:
+                done.put(None)
 
 
 @functools.cache

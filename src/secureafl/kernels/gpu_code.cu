@@ -137,7 +137,8 @@ extern "C" __global__ void __launch_bounds__(HISTORY) judge(
   *accepted = factor <= threshold;
   found[0] = comparable ? factor : nan("");
   found[1] = threshold;
-  found[2] = !known && *squared > radius * radius ? radius / sqrt(*squared) : 1;
+  const double length = sqrt(*squared);
+  found[2] = !known && length > radius ? radius / length : 1;
 }
 
 // Where a client's step and change go, and whether they are curved: see `reference.place_pair`.

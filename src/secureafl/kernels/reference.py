@@ -34,8 +34,8 @@ def judge(history: History, news: News, radius: float, level: float) -> tuple[Ju
     factor = torch.where(comparable, (news.change_change / news.step_step).sqrt(), 0)
     history = observe(history, factor, comparable)
     threshold = quantile(history, level)
-    too_long = ~news.known & (news.squared > radius**2)
-    scale = torch.where(too_long, radius * news.squared.rsqrt(), 1.0)
+    length = news.squared.sqrt()
+    scale = torch.where(~news.known & (length > radius), radius / length, 1.0)
     # A factor that is not defined is 0, and passes.
     score = torch.where(comparable, factor, torch.nan)
     return Judged(factor <= threshold, score, threshold, scale), history

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import queue
 import signal
 import time
 from collections.abc import Generator, Iterator, Mapping
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,8 +43,6 @@ def run_cells(
     which keeps the GPU busy as several processes would not. One cell that fails does not stop the
     others. Closing the iterator stops the workers; each cell saves a checkpoint first.
     """
-    spawn = multiprocessing.get_context("spawn")  # a fork would inherit torch's threads
-    news: Any = spawn.Queue()
     waiting: list[Task] = []
     for cell, experiment in cells.items():
         if (out / cell / RESULT).is_file():
@@ -53,18 +51,32 @@ def run_cells(
             waiting.append((cell, to_mapping(experiment), out / cell))
     on_gpu = any(_uses_gpu(experiment) for experiment in cells.values())
     groups = [waiting] if on_gpu and waiting else [[task] for task in waiting]
-    running: dict[Any, set[str]] = {}  # process -> its cells that have not ended
+    running: dict[Any, _Worker] = {}  # where its news come from -> worker
     try:
         while groups or running:
             while groups and len(running) < workers:
-                group = groups.pop(0)
-                task = (group, workers if on_gpu else 1, checkpoint_seconds, news)
-                process = spawn.Process(target=_work, args=task, daemon=True)
-                running[process] = {cell for cell, *_ in group}
-                process.start()
-            yield from _next_news(news, running)
+                together = workers if on_gpu else 1
+                news, worker = _start(groups.pop(0), together, checkpoint_seconds)
+                running[news] = worker
+            yield from _next_news(running)
     finally:
         _stop(running)
+
+
+class _Worker(NamedTuple):
+    process: Any
+    cells: set[str]  # that have not ended
+
+
+def _start(group: list[Task], together: int, checkpoint_seconds: float) -> tuple[Any, _Worker]:
+    """A process for some cells, with a pipe of its own: one that is killed blocks no other."""
+    spawn = multiprocessing.get_context("spawn")  # a fork would inherit torch's threads
+    news, sender = spawn.Pipe(duplex=False)
+    task = (group, together, checkpoint_seconds, sender)
+    process = spawn.Process(target=_work, args=task, daemon=True)
+    process.start()
+    sender.close()
+    return news, _Worker(process, {cell for cell, *_ in group})
 
 
 def _uses_gpu(experiment: Experiment) -> bool:
@@ -79,30 +91,29 @@ def _finished_before(cell: str, experiment: Experiment, path: Path) -> Update:
     return Update(cell, Standing(round=experiment.rounds), "finished")
 
 
-def _next_news(news: Any, running: dict[Any, set[str]]) -> Iterator[Update]:
-    """The next update, or one for each cell whose process died without a word."""
-    try:
-        update = news.get(timeout=1.0)
-    except queue.Empty:
-        for process in [process for process in running if not process.is_alive()]:
-            for cell in sorted(running.pop(process)):
+def _next_news(running: dict[Any, _Worker]) -> Iterator[Update]:
+    """What has come in, with a word for each cell whose process died without one."""
+    ready: list[Any] = wait(list(running), timeout=1.0)
+    for news in ready:
+        try:
+            update = news.recv()
+        except EOFError:
+            process, cells = running.pop(news)
+            process.join()
+            for cell in sorted(cells):
                 message = f"its process ended with code {process.exitcode}"
                 yield Update(cell, Standing(), "failed", message)
-        return
-    if update.state != "running":
-        for process in [process for process, cells in running.items() if update.cell in cells]:
-            running[process].discard(update.cell)
-            if not running[process]:
-                del running[process]
-                process.join()
-    yield update
+            continue
+        if update.state != "running":
+            running[news].cells.discard(update.cell)
+        yield update
 
 
-def _stop(running: Mapping[Any, set[str]]) -> None:
-    for process in running:
-        process.terminate()
-    for process in running:
-        process.join()
+def _stop(running: Mapping[Any, _Worker]) -> None:
+    for worker in running.values():
+        worker.process.terminate()
+    for worker in running.values():
+        worker.process.join()
 
 
 def _work(tasks: list[Task], together: int, checkpoint_seconds: float, news: Any) -> None:
@@ -154,7 +165,8 @@ class _Cell:
         self._tell("stopped")
 
     def _tell(self, state: str, message: str = "") -> bool:
-        self._news.put(Update(self._name, self._standing, state, message))
+        with contextlib.suppress(OSError):  # nobody is left to tell
+            self._news.send(Update(self._name, self._standing, state, message))
         return state == "running"
 
 
