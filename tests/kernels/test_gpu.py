@@ -1,0 +1,102 @@
+"""The GPU's version of the hot operations against the plain one, where there is a GPU."""
+
+import pytest
+import torch
+
+from secureafl.core.quantile import no_history
+from secureafl.core.types import Arrival, Entry, Inner, News
+from secureafl.kernels import reference
+from secureafl.kernels.memory import no_memory
+from secureafl.kernels.step import Choice
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+CASES = [(50, 3, 1000), (7, 3, 77), (51, 1, 300), (1, 2, 5), (100, 3, 333), (64, 2, 100)]
+CASES += [(300, 3, 500), (1000, 3, 200), (2, 5, 1)]  # clients, pairs, parameters
+
+
+@pytest.fixture(scope="module")
+def gpu():
+    from secureafl.kernels import gpu
+
+    return gpu
+
+
+def on_gpu(value, dtype=None):
+    return torch.tensor(value, device="cuda", dtype=dtype)
+
+
+def filled(clients, pairs, size):
+    """A memory of random vectors, and the model."""
+    weights = torch.randn(size, device="cuda")
+    memory = no_memory(clients, 2 + 2 * pairs, weights)
+    for client in range(clients):
+        gradient, base = torch.randn(2, size, device="cuda")
+        arrival = Arrival(on_gpu(client), on_gpu(0), gradient, base)
+        parts = Entry(
+            torch.arange(2 * pairs, device="cuda"), ("step", "change") * pairs, on_gpu(True)
+        )
+        memory = reference.exchange(memory, arrival, parts, weights, on_gpu(True))
+    return memory, weights
+
+
+def copy(memory):
+    return memory._replace(**{name: getattr(memory, name).clone() for name in memory._fields})
+
+
+def near(one, other):
+    for a, b in zip(one, other, strict=True):
+        torch.testing.assert_close(a.double(), b.double(), rtol=1e-4, atol=2e-3)
+
+
+@pytest.mark.parametrize(("clients", "pairs", "size"), CASES)
+@pytest.mark.parametrize(("keep", "entry"), [(True, True), (True, False), (False, True)])
+def test_step_is_the_plain_one(gpu, clients, pairs, size, keep, entry):
+    torch.manual_seed(clients)
+    memory, weights = filled(clients, pairs, size)
+    for absent in (0, 1, clients // 2):
+        present = torch.randperm(clients, device="cuda") >= min(absent, clients - 1)
+        count, shares = present.sum(), torch.randn_like(memory.along)
+        gradient, base = torch.randn(2, size, device="cuda")
+        arrival = Arrival(on_gpu(clients // 2), on_gpu(0), gradient, base)
+        places = Entry(on_gpu([pairs - 1, 2 * pairs - 1]), ("step", "change"), on_gpu(entry))
+        near(
+            gpu.differences(memory.vectors, arrival), reference.differences(memory.vectors, arrival)
+        )
+        for ranks in (
+            ((count - 1) // 2, count // 2),
+            (0 * count, count - 1),
+            (count // 4, count // 2),
+        ):
+            given = (arrival, places, on_gpu(keep), weights, Choice(shares, present, *ranks))
+            step, after = gpu.order_step(copy(memory), *given)
+            plain, expected = reference.order_step(copy(memory), *given)
+            near(step, plain)
+            near(after, expected)
+            assert torch.equal(after.vectors, expected.vectors)
+
+
+@pytest.mark.parametrize(("clients", "pairs", "size"), CASES)
+@pytest.mark.parametrize("cap", [0.5, float("inf")])
+def test_shares_are_the_plain_ones(gpu, clients, pairs, size, cap):
+    torch.manual_seed(clients)
+    memory, _ = filled(clients, pairs, size)
+    inner = Inner(memory.gram, memory.along, memory.squared)
+    appended = torch.arange(clients, device="cuda") % (2 * pairs + 1)
+    shares = [version.lbfgs_shares(inner, appended, pairs, cap) for version in (gpu, reference)]
+    torch.testing.assert_close(*shares, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("window", [0, 1, 3, 7])
+def test_filter_is_the_plain_one(gpu, window):
+    torch.manual_seed(window)
+    one, other = (no_history(window, torch.device("cuda")) for _ in range(2))
+    for number in range(80):
+        figures = torch.rand(4, dtype=torch.float64, device="cuda") * 4
+        figures[0] = 0 if number % 17 == 0 else figures[0]
+        news = News(on_gpu(number % 9 != 0), *figures.round(decimals=number % 3))
+        found, one = gpu.judge(one, news, 1.0, 0.8)
+        expected, other = reference.judge(other, news, 1.0, 0.8)
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b, equal_nan=True)
+    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
