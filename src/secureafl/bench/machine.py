@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from secureafl import __version__
 from secureafl.bench.cases import FLOAT_BYTES, Case
 from secureafl.bench.clock import sample
 
-_PACKAGES = ("secureafl", "torch", "numpy", "llvmlite", "flwr")
+_PACKAGES = ("torch", "numpy", "llvmlite", "flwr")
 
 
 class Bandwidth(NamedTuple):
@@ -99,7 +100,7 @@ def device_name(device: torch.device) -> str:
 
 def versions() -> dict[str, str]:
     """Of everything that has a part in the figures and is installed."""
-    found = {"python": platform.python_version()}
+    found = {"python": platform.python_version(), "secureafl": __version__}
     for name in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
