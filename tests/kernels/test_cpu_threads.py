@@ -138,6 +138,23 @@ def test_two_callers_at_once_wait_each_for_its_own_work(cpu):
 
 
 @pytest.mark.usefixtures("fresh_helpers")
+def test_interrupted_pass_ends_only_when_nobody_writes_any_more(cpu):
+    # Helpers hold bare addresses of arrays that are gone once the call is left.
+    ranges = cpu._deal_out(4 * 32, 4 * BLOCK, 2)
+    caller, done = threading.current_thread(), []
+
+    def interrupted(size, block, first, last):
+        if threading.current_thread() is caller:
+            raise KeyboardInterrupt
+        time.sleep(0.2)
+        done.append((first, last))
+
+    with pytest.raises(KeyboardInterrupt):
+        ranges.run(interrupted)
+    assert done == ranges.ranges[1:]
+
+
+@pytest.mark.usefixtures("fresh_helpers")
 def test_pass_after_an_interrupted_one_waits_for_all_of_its_own_work(cpu):
     ranges = cpu._deal_out(4 * 32, 4 * BLOCK, 2)
     assert len(ranges.ranges) == 2
