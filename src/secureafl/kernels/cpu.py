@@ -253,8 +253,11 @@ class _Ranges(NamedTuple):
         done: SimpleQueue[BaseException | None] = SimpleQueue()  # this call's, whoever else calls
         for helper, more in zip(_helpers(os.getpid(), len(others)), others, strict=True):
             helper.asked.put((done, work, self.size, self.block, *more))
-        work(self.size, self.block, *first)
-        for error in [done.get() for _ in others]:
+        try:
+            work(self.size, self.block, *first)
+        finally:  # whatever happened: nobody may write any more afterwards
+            errors = [done.get() for _ in others]
+        for error in errors:
             if error:
                 raise error
 
