@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from secureafl.aggregators.krum import krum_scores, neighbours
-from secureafl.core.errors import require
+from secureafl.core.shares import require_minority
 from secureafl.core.vectors import row
 from secureafl.kernels.order import ordered
 from secureafl.kernels.rows import assumed_malicious
@@ -36,7 +36,7 @@ class Bulyan:
     share: float = 0.2  # f / n, clients assumed malicious
 
     def __post_init__(self) -> None:
-        require(0 <= self.share < 0.5, "share", self.share, "give a share from 0 to below 0.5")
+        require_minority("share", self.share)
 
     def init(self, num_clients, weights):
         return ()

@@ -17,6 +17,7 @@ import torch
 
 from secureafl.core.errors import require
 from secureafl.core.random import random_bits
+from secureafl.core.shares import require_minority
 from secureafl.core.vectors import row
 from secureafl.kernels.rows import assumed_malicious, masked, mean_of, smallest
 
@@ -37,7 +38,7 @@ class Dnc:
     sampled: int = 10_000  # coordinates looked at
 
     def __post_init__(self) -> None:
-        require(0 <= self.share < 0.5, "share", self.share, "give a share from 0 to below 0.5")
+        require_minority("share", self.share)
         require(0 < self.removed < torch.inf, "removed", self.removed, "give a factor above 0")
         require(self.iterations >= 1, "iterations", self.iterations, "give 1 or more")
         require(self.sampled >= 1, "sampled", self.sampled, "give 1 coordinate or more")

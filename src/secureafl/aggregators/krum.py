@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from secureafl.core.errors import require
+from secureafl.core.shares import require_minority
 from secureafl.core.vectors import row
 from secureafl.kernels.pairwise import squared_distances
 from secureafl.kernels.rows import assumed_malicious, masked
@@ -34,7 +34,7 @@ class Krum:
     share: float = 0.2  # f / n, clients assumed malicious
 
     def __post_init__(self) -> None:
-        require(0 <= self.share < 0.5, "share", self.share, "give a share from 0 to below 0.5")
+        require_minority("share", self.share)
 
     def init(self, num_clients, weights):
         return ()

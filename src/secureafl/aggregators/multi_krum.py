@@ -9,7 +9,7 @@ gradient descent", NeurIPS 2017.
 from dataclasses import dataclass
 
 from secureafl.aggregators.krum import krum_scores, neighbours
-from secureafl.core.errors import require
+from secureafl.core.shares import require_minority
 from secureafl.kernels.rows import assumed_malicious, masked, mean_of, smallest
 
 
@@ -20,7 +20,7 @@ class MultiKrum:
     share: float = 0.2  # f / n, clients assumed malicious
 
     def __post_init__(self) -> None:
-        require(0 <= self.share < 0.5, "share", self.share, "give a share from 0 to below 0.5")
+        require_minority("share", self.share)
 
     def init(self, num_clients, weights):
         return ()

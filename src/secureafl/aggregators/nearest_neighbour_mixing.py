@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 
 from secureafl.aggregators.wrapper import Wrapper
-from secureafl.core.errors import require
 from secureafl.core.rules import apply_rule
+from secureafl.core.shares import require_minority
 from secureafl.kernels.pairwise import squared_distances
 from secureafl.kernels.rows import assumed_malicious, masked, smallest
 
@@ -26,7 +26,7 @@ class NearestNeighbourMixing(Wrapper):
     share: float = 0.2  # f / n, clients assumed malicious
 
     def __post_init__(self) -> None:
-        require(0 <= self.share < 0.5, "share", self.share, "give a share from 0 to below 0.5")
+        require_minority("share", self.share)
 
     def init(self, num_clients, weights):
         return self.inner.init(num_clients, weights)

@@ -8,7 +8,7 @@ statistical rates", ICML 2018.
 
 from dataclasses import dataclass
 
-from secureafl.core.errors import require
+from secureafl.core.shares import require_minority
 from secureafl.kernels.order import order_mean
 from secureafl.kernels.rows import assumed_malicious
 
@@ -20,7 +20,7 @@ class TrimmedMean:
     share: float = 0.2  # dropped at each end, of the clients present; b / n
 
     def __post_init__(self) -> None:
-        require(0 <= self.share < 0.5, "share", self.share, "give a share from 0 to below 0.5")
+        require_minority("share", self.share)
 
     def init(self, num_clients, weights):
         return ()

@@ -2,6 +2,8 @@
 
 import math
 
+from secureafl.core.errors import require
+
 
 def whole_clients(share: float, num_clients: int) -> int:
     """The share in whole clients, rounded up: a tenth of an attacker is one.
@@ -9,3 +11,8 @@ def whole_clients(share: float, num_clients: int) -> int:
     The small subtraction undoes 0.2 * 5 = 1.0000000000000002 and its like.
     """
     return math.ceil(share * num_clients - 1e-9)
+
+
+def require_minority(name: str, share: float) -> None:
+    """Raise unless the setting `name` is a share that a majority is left beside."""
+    require(0 <= share < 0.5, name, share, "give a share from 0 to below 0.5")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import torch
 
 from secureafl.core.errors import require
-from secureafl.core.shares import whole_clients
+from secureafl.core.shares import require_minority, whole_clients
 from secureafl.core.types import Decision
 from secureafl.core.vectors import computed_if, row, set_row
 from secureafl.kernels.order import order_mean
@@ -46,8 +46,7 @@ class Basgd:
     buffering = True
 
     def __post_init__(self) -> None:
-        share, remedy = self.malicious_share, "give a share from 0 to below 0.5"
-        require(0 <= share < 0.5, "malicious_share", share, remedy)
+        require_minority("malicious_share", self.malicious_share)
         require(self.num_buffers >= 0, "num_buffers", self.num_buffers, "give 0 (2b + 1) or more")
 
     def init(self, num_clients, weights):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from secureafl.core.errors import require
-from secureafl.core.shares import whole_clients
+from secureafl.core.shares import require_minority, whole_clients
 from secureafl.core.types import Arrival, Decision, ServerView
 from secureafl.core.vectors import computed_if, exact_norm, exactly_scaled, row, set_row
 from secureafl.kernels.linkage import closest_majority
@@ -55,8 +55,7 @@ class Catalyst:
     buffering = True
 
     def __post_init__(self) -> None:
-        share, remedy = self.malicious_share, "give a share from 0 to below 0.5"
-        require(0 <= share < 0.5, "malicious_share", share, remedy)
+        require_minority("malicious_share", self.malicious_share)
         require(self.max_lag >= 0, "max_lag", self.max_lag, "give 0 (no late uploads) or more")
 
     def init(self, num_clients, weights):
