@@ -3,8 +3,8 @@
 import torch
 
 from secureafl.core.types import Arrival, Inner
-from secureafl.kernels.memory import meet, no_memory
-from secureafl.kernels.operations import exchange
+from secureafl.kernels.memory import no_memory
+from secureafl.kernels.operations import exchange, meet
 from secureafl.kernels.tiles import combine
 
 

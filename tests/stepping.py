@@ -134,7 +134,7 @@ class Case:
         return version.exchange(*given)
 
     def differences(self, version):
-        return torch.stack(version.differences(self.memory().vectors, self.arrival))
+        return torch.stack(version.meet(self.memory(), self.arrival)[1:])
 
     def renewed(self):
         """All vectors once the upload is in."""

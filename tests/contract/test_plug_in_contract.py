@@ -14,7 +14,8 @@ from secureafl.core.protocols import Estimator
 from secureafl.core.trees import name_tensors
 from secureafl.core.types import Arrival, Part
 from secureafl.estimators import ESTIMATORS
-from secureafl.kernels.memory import meet, no_memory
+from secureafl.kernels.memory import no_memory
+from secureafl.kernels.operations import meet
 
 for_every_estimator = pytest.mark.parametrize("kind", ESTIMATORS)
 for_both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)

@@ -7,7 +7,7 @@ from secureafl.core.quantile import no_history
 from secureafl.core.types import Arrival, Entry, Inner, News
 from secureafl.kernels import reference
 from secureafl.kernels.memory import no_memory
-from secureafl.kernels.step import Choice
+from secureafl.kernels.step import Choice, step_along
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -60,9 +60,9 @@ def test_step_is_the_plain_one(gpu, clients, pairs, size, keep, entry):
         gradient, base = torch.randn(2, size, device="cuda")
         arrival = Arrival(on_gpu(clients // 2), on_gpu(0), gradient, base)
         places = Entry(on_gpu([pairs - 1, 2 * pairs - 1]), ("step", "change"), on_gpu(entry))
-        near(
-            gpu.differences(memory.vectors, arrival), reference.differences(memory.vectors, arrival)
-        )
+        news, plain = gpu.meet(memory, arrival), reference.meet(memory, arrival)
+        assert bool(news.known) == bool(plain.known)
+        near(news[1:], plain[1:])
         for ranks in (
             ((count - 1) // 2, count // 2),
             (0 * count, count - 1),
@@ -100,3 +100,26 @@ def test_filter_is_the_plain_one(gpu, window):
         for a, b in zip(found, expected, strict=True):
             torch.testing.assert_close(a, b, equal_nan=True)
     assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("clients", [1, 50, 300])
+@pytest.mark.parametrize("heard", [False, True])
+def test_same_clients_are_heard(gpu, clients, heard):
+    torch.manual_seed(clients)
+    known, shares = torch.rand(clients, device="cuda") < 0.7, torch.rand(clients, 8, device="cuda")
+    found = []
+    for version in (gpu, reference):
+        own = shares.double()
+        found.append([*version.hear(known, own, on_gpu(clients // 2), on_gpu(heard)), own])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize(("count", "squared"), [(0, 1.0), (3, 1.0), (3, 1e37), (3, torch.nan)])
+def test_model_moves_as_with_the_plain_one(gpu, count, squared):
+    torch.manual_seed(3)
+    memory, weights = filled(7, 3, 77)
+    step = step_along(memory.vectors, torch.randn_like(weights), weights)
+    step = step._replace(squared=on_gpu(squared, torch.float64))
+    found = [v.after_step(copy(memory), step, 0.1, on_gpu(count)) for v in (gpu, reference)]
+    assert bool(found[0][0]) == bool(found[1][0]) == (count > 0 and squared == 1)
+    near(found[0][1], found[1][1])

@@ -85,3 +85,11 @@ def test_tight_minority_does_not_win_and_far_points_stay_out():
 def test_majority_is_that_of_catalysts_oracle(seed, n):
     matrix = cosine_distances(np.random.default_rng(seed).normal(size=(n, 3)))
     assert members(matrix) == majority_group(matrix)
+
+
+def test_several_sets_at_a_time_are_as_each_alone():
+    torch.manual_seed(0)
+    points = torch.rand(5, 7, 3, dtype=torch.float64)
+    distances, present = torch.cdist(points, points), torch.rand(5, 7) < 0.7
+    alone = [closest_majority(d, p) for d, p in zip(distances, present, strict=True)]
+    assert torch.equal(closest_majority(distances, present), torch.stack(alone))

@@ -9,8 +9,8 @@ from secureafl.core.server import Server, Upload
 from secureafl.core.types import Arrival
 from secureafl.defenses import SecureAfl
 from secureafl.kernels import reference
-from secureafl.kernels.memory import meet, no_memory
-from secureafl.kernels.operations import after_step, exchange
+from secureafl.kernels.memory import no_memory
+from secureafl.kernels.operations import after_step, exchange, hear, meet
 from secureafl.kernels.step import step_along
 from secureafl.kernels.tiles import GRADIENT, WIDTH, read_client
 
@@ -173,7 +173,9 @@ def test_model_that_did_not_move_leaves_the_inner_products_as_they_were():
         along=torch.full_like(step.along, torch.nan),
         with_model=torch.full_like(step.with_model, torch.inf),
     )
-    after = after_step(memory, unusable, 0.1, NO)
+    nobody = torch.tensor(0)
+    stepped, after = after_step(memory, unusable, 0.1, nobody)
+    assert not stepped
     assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
 
 
@@ -182,7 +184,9 @@ def test_inner_products_follow_the_model(rate):
     case = Case(4, 3, dtype=torch.float64)
     memory = case.exchange(reference)
     direction = torch.from_numpy(np.random.default_rng(4).normal(size=300))
-    memory = after_step(memory, step_along(memory.vectors, direction, case.weights), rate, YES)
+    step = step_along(memory.vectors, direction, case.weights)
+    stepped, memory = after_step(memory, step, rate, torch.tensor(1))
+    assert stepped
     assert max(errors(memory, case.weights - rate * direction)) <= 1e-12
 
 
@@ -200,9 +204,9 @@ def test_inner_products_are_right_after_any_steps_and_uploads(kernels, seed, siz
             place = torch.tensor([number % 2, number % 2 + 2])
             entry = usual_entry(6, bool(rng.random() < 0.7))._replace(places=place)
             memory = exchange(memory, arrival, entry, weights, keep)
-            direction, stepped = draw(size), torch.tensor(bool(rng.random() < 0.8))
+            direction, count = draw(size), torch.tensor(int(rng.integers(5)))
             step = step_along(memory.vectors, direction, weights)
-            memory = after_step(memory, step, 0.02, stepped)
+            stepped, memory = after_step(memory, step, 0.02, count)
             weights = torch.where(stepped, weights - 0.02 * direction, weights)
     rows, model = vectors_of(memory, size), weights.double()
     gram, expected = products_of(rows, weights)
@@ -259,3 +263,32 @@ def test_inner_products_are_still_right_after_thousands_of_arrivals(kernels, cou
     # what has added up since the client was last heard of, far below the 1e-3 that would matter.
     assert along <= 1e-6
     assert squared <= 1e-6
+
+
+@for_both_kernels
+@pytest.mark.parametrize("squared", [1e37, torch.inf, torch.nan])
+def test_direction_too_long_to_take_does_not_move_the_model(kernels, squared):
+    case = Case(3, 2)
+    memory, before = case.memory(), case.memory()
+    step, _ = case.step(reference)
+    with kernels():
+        long = step._replace(squared=torch.full_like(step.squared, squared))
+        stepped, after = after_step(memory, long, 0.1, torch.tensor(3))
+    assert not stepped
+    assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
+
+
+@for_both_kernels
+@pytest.mark.parametrize("heard", [False, True])
+@pytest.mark.parametrize("before", [False, True])
+def test_client_is_heard_with_its_upload_alone(kernels, heard, before):
+    known = torch.tensor([True, before, False, True])
+    shares = torch.arange(1.0, 17, dtype=torch.float64).view(4, 4)
+    others = shares[[0, 2, 3]].clone()
+    with kernels():
+        present, count = hear(known, shares, torch.tensor(1), torch.tensor(heard))
+    assert present.tolist() == [True, heard, False, True]
+    assert int(count) == 2 + heard
+    assert shares[1].tolist() == [1, 0, 0, 0]
+    assert torch.equal(shares[[0, 2, 3]], others)
+    assert known.tolist() == [True, before, False, True]

@@ -87,7 +87,9 @@ class Server(NamedTuple):
         arrival = Arrival(client, staleness, update, base)
         view = ServerView(now, weights, self.learning_rate, self.trusted)
         decision, defense = self.defense.step(defense, arrival, view)
-        ready = decision.ready & (norm(decision.direction) <= LARGEST_NORM)
+        ready = decision.ready
+        if not decision.bounded:
+            ready = ready & (norm(decision.direction) <= LARGEST_NORM)
         moved = torch.add(weights, decision.direction, alpha=-self.learning_rate)
         return decision._replace(ready=ready), choose(ready, moved, weights), defense
 

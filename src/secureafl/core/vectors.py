@@ -50,7 +50,7 @@ def scaled(vector: Tensor, scale: Float[Tensor, ""]) -> Tensor:
     # Reading a number costs nothing there, a pass over memory does.
     if scale.device.type == "cpu" and scale == 1:
         return vector
-    return vector * scale.to(vector.dtype)
+    return vector * scale  # a single number does not change the dtype
 
 
 def choose(flag: Bool[Tensor, ""], one: Tensor, other: Tensor) -> Tensor:

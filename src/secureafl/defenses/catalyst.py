@@ -108,8 +108,7 @@ def _direction(state: State, now: Int[Tensor, ""]) -> Float[Tensor, " d"]:
     """Mean of the current model's majority, and 1/n of each late upload that is in its model's."""
     models, clients = state.known.shape
     distances = (1 - state.units @ state.units.mT).clamp(min=0).double()
-    pairs = zip(distances, state.known, strict=True)
-    counted = torch.stack([closest_majority(d, known) for d, known in pairs]) & state.fresh
+    counted = closest_majority(distances, state.known) & state.fresh
     current = torch.arange(models, device=now.device) == now
     voices = torch.where(current, counted.sum(dim=1), clients)
     clipped = torch.minimum(state.lengths, state.radius[:, None])

@@ -24,16 +24,15 @@ from secureafl.core.errors import require
 from secureafl.core.protocols import Aggregator, Estimator, OrderRule
 from secureafl.core.quantile import History, no_history
 from secureafl.core.rules import apply_rule
-from secureafl.core.server import LARGEST_NORM
 from secureafl.core.traits import has_trait
 from secureafl.core.types import Arrival, Decision, Entry, Inner, News, ServerView
 from secureafl.core.uploads import Uploads, no_uploads, with_upload
 from secureafl.core.vectors import row, scaled, zero_unless
 from secureafl.estimators.lbfgs import Lbfgs
-from secureafl.kernels.memory import Memory, meet, no_memory
-from secureafl.kernels.operations import after_step, exchange, judge, order_step
+from secureafl.kernels.memory import Memory, no_memory
+from secureafl.kernels.operations import after_step, exchange, hear, judge, meet, order_step
 from secureafl.kernels.step import Choice, moves_since, step_along
-from secureafl.kernels.tiles import GRADIENT, OWN, combine
+from secureafl.kernels.tiles import OWN, combine
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -95,7 +94,8 @@ class SecureAfl:
         else:
             memory = exchange(state.memory, arrival, entry, server.weights, keep)
             direction, ready, state = arrival.gradient, accepted, state._replace(memory=memory)
-        return Decision(accepted, ready, direction, scores, "lipschitz"), state
+        bounded = self.estimate  # `after_step` saw to it
+        return Decision(accepted, ready, direction, scores, "lipschitz", bounded), state
 
     def _aggregate(
         self,
@@ -109,13 +109,10 @@ class SecureAfl:
         """The aggregate over the accepted upload and the estimates of all others."""
         memory, weights, rule = state.memory, server.weights, state.rule
         # A client has one voice: its upload if that counts, else nothing this round.
-        index = arrival.client.view(1)
         voice = accepted if self.use_received else torch.zeros_like(accepted)
-        present = memory.known.index_copy(0, index, voice.view(1))
-        count = present.sum()
         inner = Inner(memory.gram, memory.along, memory.squared)
-        shares = self.estimator.shares(state.notes, inner).index_fill_(0, index, 0)
-        shares[:, GRADIENT].index_fill_(0, index, 1)
+        shares = self.estimator.shares(state.notes, inner)
+        present, count = hear(memory.known, shares, arrival.client, voice)
         if _is_order_rule(type(self.aggregator)):
             ranks = cast(OrderRule, self.aggregator).ranks(count)
             choice = Choice(shares, present, *ranks)
@@ -126,9 +123,7 @@ class SecureAfl:
             own = _trusted_gradient(self.aggregator, server)
             direction, rule = apply_rule(self.aggregator, rule, values, present, own)
             step = step_along(memory.vectors, direction, weights)
-        # The server would not take a longer step, and then the inner products would be wrong.
-        ready = (count > 0) & (step.squared <= LARGEST_NORM**2)
-        memory = after_step(memory, step, server.learning_rate, ready)
+        ready, memory = after_step(memory, step, server.learning_rate, count)
         state = state._replace(memory=memory, rule=rule)
         return zero_unless(ready, step.direction), ready, state
 

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 
 from secureafl.core.quantile import observe, quantile
+from secureafl.core.server import LARGEST_NORM
+from secureafl.core.types import News
 from secureafl.kernels import reference
 from secureafl.kernels.cpu_code import (
     IN_REGISTERS,
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from secureafl.core.quantile import History
-    from secureafl.core.types import Arrival, Entry, Inner, News
+    from secureafl.core.types import Arrival, Entry, Inner
     from secureafl.kernels.memory import Memory
     from secureafl.kernels.step import Choice
 
@@ -44,25 +46,24 @@ _LARGEST = float(np.finfo(np.float32).max)  # not infinity: the compiler is told
 _MOST_SLOTS, _MOST_PAIRS = 16, 7  # whose inner products are unrolled
 
 
-after_step = reference.after_step  # three small sums
-
-
 def _plain_will_do(vectors: Tensor) -> bool:
     return vectors.numel() < WORTH_IT or vectors.dtype != torch.float32
 
 
-def differences(vectors: Tensor, arrival: Arrival) -> tuple[Tensor, ...]:
-    """See `kernels.operations.differences`."""
-    if _plain_will_do(vectors):
-        return reference.differences(vectors, arrival)
-    tiles, clients, slots, _ = vectors.shape
+def meet(memory: Memory, arrival: Arrival) -> News:
+    """See `kernels.operations.meet`."""
+    if _plain_will_do(memory.vectors):
+        return reference.meet(memory, arrival)
+    tiles, clients, slots, _ = memory.vectors.shape
     run, ranges = differences_pass(clients, slots), _ranges(tiles, arrival.gradient.numel())
     sums = np.zeros((ranges.blocks, LANES))
     given = (arrival.gradient.contiguous(), arrival.base.contiguous())
     arrays = (*(vector.data_ptr() for vector in given), _address(sums))
-    mine = vectors.data_ptr() + 4 * int(arrival.client) * slots * WIDTH
+    client = int(arrival.client)
+    mine = memory.vectors.data_ptr() + 4 * client * slots * WIDTH
     ranges.run(lambda *numbers: run(mine, *arrays, *numbers))
-    return torch.from_numpy(sums.sum(axis=0)).unbind()
+    known = torch.tensor(bool(memory.known[client]))
+    return News(known, *torch.from_numpy(sums.sum(axis=0)).unbind())
 
 
 def judge(history: History, news: News, radius: float, level: float) -> tuple[Judged, History]:
@@ -90,6 +91,27 @@ def place_pair(
     place = int(counts[index]) % pairs
     counts[index] += curved and bool(keep)
     return torch.tensor((place, place + pairs)), torch.tensor(curved)
+
+
+def hear(known: Tensor, shares: Tensor, client: Tensor, heard: Tensor) -> tuple[Tensor, Tensor]:
+    """See `kernels.operations.hear`."""
+    index, own, present = int(client), shares.numpy(), known.numpy().copy()
+    own[index] = 0
+    own[index, GRADIENT] = 1
+    present[index] = bool(heard)
+    return torch.from_numpy(present), torch.tensor(int(np.count_nonzero(present)))
+
+
+def after_step(
+    memory: Memory, step: Step, learning_rate: float, count: Tensor
+) -> tuple[Tensor, Memory]:
+    """See `kernels.operations.after_step`."""
+    along, with_model, squared = (part.numpy() for part in step[1:])
+    stepped = bool(count) and bool(squared <= LARGEST_NORM**2)
+    if stepped:
+        memory.along.numpy()[...] -= learning_rate * along
+        memory.squared.numpy()[...] += learning_rate * (learning_rate * squared - 2 * with_model)
+    return torch.tensor(stepped), memory
 
 
 def exchange(

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from secureafl.core.quantile import LONGEST
+from secureafl.core.server import LARGEST_NORM
+from secureafl.core.types import News
 from secureafl.kernels import reference
 from secureafl.kernels.network import sorting_network
 from secureafl.kernels.step import Judged, Step
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from secureafl.core.quantile import History
-    from secureafl.core.types import Arrival, Entry, Inner, News
+    from secureafl.core.types import Arrival, Entry, Inner
     from secureafl.kernels.memory import Memory
     from secureafl.kernels.step import Choice
 
@@ -28,19 +30,20 @@ _MOST_SLOTS, _MOST_PAIRS = 16, 7  # which are unrolled
 _PARTS = {"upload": 0, "step": 1, "change": 2}
 
 
-def differences(vectors: Tensor, arrival: Arrival) -> tuple[Tensor, ...]:
-    """See `kernels.operations.differences`."""
+def meet(memory: Memory, arrival: Arrival) -> News:
+    """See `kernels.operations.meet`."""
+    vectors = memory.vectors
     if vectors.dtype != torch.float32:
-        return reference.differences(vectors, arrival)
-    kernel, size = _kernel("differences", *vectors.shape[1:3]), arrival.gradient.numel()
+        return reference.meet(memory, arrival)
+    kernel, size = _kernel("meet", *vectors.shape[1:3]), arrival.gradient.numel()
     blocks = _blocks(size, vectors.device)
     found = torch.empty(4, dtype=torch.float64, device=vectors.device)
     sums = found.new_empty(4, blocks)
     given = [arrival.gradient.contiguous(), arrival.base.contiguous()]
-    counter = _counter(vectors.device)
-    arguments = [vectors, arrival.client, *given, sums, found, counter, size]
+    known, counter = torch.empty_like(memory.known[0]), _counter(vectors.device)
+    arguments = [vectors, memory.known, arrival.client, *given, sums, known, found, counter, size]
     kernel((blocks, 1, 1), (_BLOCK, 1, 1), arguments)
-    return found.unbind()
+    return News(known, *found.unbind())
 
 
 def judge(history: History, news: News, radius: float, level: float) -> tuple[Judged, History]:
@@ -66,14 +69,27 @@ def place_pair(
     return places, curved
 
 
-def after_step(memory: Memory, step: Step, learning_rate: float, stepped: Tensor) -> Memory:
+def hear(known: Tensor, shares: Tensor, client: Tensor, heard: Tensor) -> tuple[Tensor, Tensor]:
+    """See `kernels.operations.hear`."""
+    if shares.dtype != torch.float64 or not shares.is_contiguous():  # a user's own estimator
+        return reference.hear(known, shares, client, heard)
+    present, count = torch.empty_like(known), torch.empty_like(client)
+    kernel = _kernel("hear", *shares.shape)
+    kernel((1, 1, 1), (_BLOCK, 1, 1), [known, shares, client, heard, present, count])
+    return present, count
+
+
+def after_step(
+    memory: Memory, step: Step, learning_rate: float, count: Tensor
+) -> tuple[Tensor, Memory]:
     """See `kernels.operations.after_step`."""
+    stepped = torch.empty_like(memory.known[0])
     rows = memory.along.numel() + 1
     arguments = [memory.along, memory.squared, step.along.contiguous(), step.with_model]
-    arguments += [step.squared, stepped, float(learning_rate)]
+    arguments += [step.squared, count, stepped, float(learning_rate), LARGEST_NORM**2]
     kernel = _kernel("after_step", *memory.along.shape)
     kernel((-(-rows // _BLOCK), 1, 1), (_BLOCK, 1, 1), arguments)
-    return memory
+    return stepped, memory
 
 
 def exchange(

@@ -67,10 +67,11 @@ __device__ void sums_over_blocks(const double* sums, Use use) {
   }
 }
 
-// An upload beside its client's last: s's, s'y, y'y, g'g.
-extern "C" __global__ void differences(const float* vectors, const index* client, const float* upload,
-                                       const float* base, double* sums, double* found, unsigned* counter,
-                                       int d) {
+// An upload beside its client's last: whether there is one, and s's, s'y, y'y, g'g.
+extern "C" __global__ void meet(const float* vectors, const flag* known, const index* client,
+                                const float* upload, const float* base, double* sums, flag* found_known,
+                                double* found, unsigned* counter, int d) {
+  if (blockIdx.x == 0 && threadIdx.x == 0) *found_known = known[*client];
   double values[4] = {0, 0, 0, 0};
 #pragma unroll 4
   for (int j = blockIdx.x * blockDim.x + threadIdx.x; j < d; j += gridDim.x * blockDim.x) {
@@ -151,12 +152,34 @@ extern "C" __global__ void place_pair(index* appended, const index* client, cons
   appended[*client] = count + (*curved && *keep);
 }
 
+// Whose vectors are aggregated, by one block: see `reference.hear`.
+extern "C" __global__ void hear(const flag* known, double* shares, const index* client, const flag* heard,
+                                flag* present, index* count) {
+  __shared__ int partial[ONE_CLIENT / 32];
+  const index c = *client;
+  int there = 0;
+  for (int i = threadIdx.x; i < CLIENTS; i += ONE_CLIENT) {
+    present[i] = i == c ? *heard : known[i];
+    there += present[i];
+  }
+  if (threadIdx.x < SLOTS) shares[c * SLOTS + threadIdx.x] = threadIdx.x == GRADIENT;
+  there = __reduce_add_sync(FULL, there);
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = there;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  index total = 0;
+  for (int w = 0; w < ONE_CLIENT / 32; w++) total += partial[w];
+  *count = total;
+}
+
 // The memory once the model has moved: see `reference.after_step`. In place.
 extern "C" __global__ void after_step(double* along, double* squared, const double* step_along,
                                       const double* with_model, const double* step_squared,
-                                      const flag* stepped, double rate) {
+                                      const index* count, flag* stepped, double rate, double largest) {
   const int r = blockIdx.x * blockDim.x + threadIdx.x;
-  if (!*stepped || r > ROWS) return;
+  const bool moves = *count > 0 && *step_squared <= largest;
+  if (r == 0) *stepped = moves;
+  if (!moves || r > ROWS) return;
   if (r < ROWS) along[r] -= rate * step_along[r];
   else *squared += rate * (rate * *step_squared - 2 * *with_model);
 }

@@ -1,4 +1,4 @@
-"""Single linkage: points hang together by short steps."""
+"""Single linkage: points hang together by short steps; any number of sets at a time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def closest_majority(
-    distances: Float[Tensor, "n n"], present: Bool[Tensor, " n"]
-) -> Bool[Tensor, " n"]:
+    distances: Float[Tensor, "*sets n n"], present: Bool[Tensor, "*sets n"]
+) -> Bool[Tensor, "*sets n"]:
     """The first cluster to hold more than half of those present as longer steps are allowed.
 
     This is what HDBSCAN finds if a cluster has at least half the points plus one, a single one
@@ -23,22 +23,23 @@ def closest_majority(
     cannot be, so the hierarchy has no branches to choose between.
     """
     reach = joining_distances(distances, present)
-    majority = present.sum() // 2 + 1
+    majority = present.sum(dim=-1)[..., None, None] // 2 + 1
     # Where the majority-th nearest comes within reach, as seen from each point.
-    needed = torch.where(smallest(reach, majority), reach, 0).amax(dim=1)
-    needed = torch.where(present, needed, torch.inf)
-    first = needed.argmin().view(1)
-    members = reach.index_select(0, first) <= needed.index_select(0, first)[:, None]
-    return members.squeeze(0) & present
+    needed = torch.where(smallest(reach, majority), reach, 0).amax(dim=-1)
+    least, first = torch.where(present, needed, torch.inf).min(dim=-1, keepdim=True)
+    from_first = reach.take_along_dim(first[..., None], dim=-2).squeeze(-2)
+    return (from_first <= least) & present
 
 
 def joining_distances(
-    distances: Float[Tensor, "n n"], present: Bool[Tensor, " n"]
-) -> Float[Tensor, "n n"]:
+    distances: Float[Tensor, "*sets n n"], present: Bool[Tensor, "*sets n"]
+) -> Float[Tensor, "*sets n n"]:
     """The longest step on the way between two points that keeps it shortest; 0 to itself."""
-    own = torch.eye(len(distances), dtype=torch.bool, device=distances.device)
-    reach = torch.where(present[:, None] & present, distances, torch.inf)
+    number = present.shape[-1]
+    own = torch.eye(number, dtype=torch.bool, device=distances.device)
+    reach = torch.where(present[..., :, None] & present[..., None, :], distances, torch.inf)
     reach = torch.where(own, 0, reach)
-    for via in range(len(distances)):  # Floyd and Warshall, with maximum for plus
-        reach = torch.minimum(reach, torch.maximum(reach[:, via : via + 1], reach[via]))
+    for via in range(number):  # Floyd and Warshall, with maximum for plus
+        through = torch.maximum(reach[..., :, via, None], reach[..., None, via, :])
+        reach = torch.minimum(reach, through)
     return reach

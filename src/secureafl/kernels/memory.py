@@ -11,16 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from secureafl.core.types import News
-from secureafl.core.vectors import row
-from secureafl.kernels.operations import differences
 from secureafl.kernels.tiles import allocate
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
-
-    from secureafl.core.types import Arrival
 
 
 class Memory(NamedTuple):
@@ -43,8 +38,3 @@ def no_memory(num_clients: int, slots: int, weights: Tensor) -> Memory:
         torch.zeros(num_clients, slots, **exact),
         weights.double() @ weights.double(),
     )
-
-
-def meet(memory: Memory, arrival: Arrival) -> News:
-    """An upload beside what is remembered of its client."""
-    return News(row(memory.known, arrival.client), *differences(memory.vectors, arrival))

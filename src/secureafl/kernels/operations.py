@@ -16,11 +16,9 @@ if TYPE_CHECKING:
     from secureafl.kernels.step import Choice, Judged, Step
 
 
-def differences(
-    vectors: Float[Tensor, "tiles n slots width"], arrival: Arrival
-) -> tuple[Tensor, ...]:
-    """What `core.types.News` holds after `known`."""
-    return version_for(vectors).differences(vectors, arrival)
+def meet(memory: Memory, arrival: Arrival) -> News:
+    """An upload beside what is remembered of its client."""
+    return version_for(memory.vectors).meet(memory, arrival)
 
 
 def judge(history: History, news: News, radius: float, level: float) -> tuple[Judged, History]:
@@ -47,11 +45,28 @@ def place_pair(
     return version.place_pair(appended, client, news, keep, pairs, min_curvature)
 
 
+def hear(
+    known: Bool[Tensor, " n"],
+    shares: Float[Tensor, "n slots"],
+    client: Int[Tensor, ""],
+    heard: Bool[Tensor, ""],
+) -> tuple[Bool[Tensor, " n"], Int[Tensor, ""]]:
+    """Whose vectors are aggregated, and how many they are: all known, the client only if `heard`.
+
+    The client's own `shares` become those of its upload alone, in place.
+    """
+    return version_for(shares).hear(known, shares, client, heard)
+
+
 def after_step(
-    memory: Memory, step: Step, learning_rate: float, stepped: Bool[Tensor, ""]
-) -> Memory:
-    """The memory once the model has moved by -learning_rate times the step's direction."""
-    return version_for(memory.vectors).after_step(memory, step, learning_rate, stepped)
+    memory: Memory, step: Step, learning_rate: float, count: Int[Tensor, ""]
+) -> tuple[Bool[Tensor, ""], Memory]:
+    """The memory once the model has moved by -learning_rate times the step's direction.
+
+    It does not move, which the flag tells, if `count` is 0 or the direction is longer than any of
+    use: the server would not take it, and then the inner products would be wrong.
+    """
+    return version_for(memory.vectors).after_step(memory, step, learning_rate, count)
 
 
 def exchange(

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 
 from secureafl.core.quantile import observe, quantile
+from secureafl.core.server import LARGEST_NORM
+from secureafl.core.types import News
 from secureafl.core.vectors import choose, row, set_row
 from secureafl.kernels.bfgs import lbfgs_shares as _lbfgs_shares
 from secureafl.kernels.order import order_mean
@@ -18,14 +20,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from secureafl.core.quantile import History
-    from secureafl.core.types import Arrival, Entry, Inner, News
+    from secureafl.core.types import Arrival, Entry, Inner
     from secureafl.kernels.memory import Memory
 
 
-def differences(vectors: Tensor, arrival: Arrival) -> tuple[Tensor, ...]:
-    """See `kernels.operations.differences`."""
-    mine = read_client(vectors[:, :, :OWN], arrival.client, arrival.gradient.numel())
-    return moves_since(mine[GRADIENT], mine[BASE], arrival)
+def meet(memory: Memory, arrival: Arrival) -> News:
+    """See `kernels.operations.meet`."""
+    mine = read_client(memory.vectors[:, :, :OWN], arrival.client, arrival.gradient.numel())
+    moves = moves_since(mine[GRADIENT], mine[BASE], arrival)
+    return News(row(memory.known, arrival.client), *moves)
 
 
 def judge(history: History, news: News, radius: float, level: float) -> tuple[Judged, History]:
@@ -91,12 +94,24 @@ def inner_products(rows: Tensor, model: Tensor) -> Tensor:
     return torch.where(asked, exact @ exact.T, 0)
 
 
-def after_step(memory: Memory, step: Step, learning_rate: float, stepped: Tensor) -> Memory:
+def hear(known: Tensor, shares: Tensor, client: Tensor, heard: Tensor) -> tuple[Tensor, Tensor]:
+    """See `kernels.operations.hear`."""
+    index = client.view(1)
+    shares.index_fill_(0, index, 0)
+    shares[:, GRADIENT].index_fill_(0, index, 1)
+    present = known.index_copy(0, index, heard.view(1))
+    return present, present.sum()
+
+
+def after_step(
+    memory: Memory, step: Step, learning_rate: float, count: Tensor
+) -> tuple[Tensor, Memory]:
     """See `kernels.operations.after_step`."""
+    stepped = (count > 0) & (step.squared <= LARGEST_NORM**2)
     along = torch.add(memory.along, step.along, alpha=-learning_rate)
     squared = torch.add(memory.squared, step.with_model, alpha=-2 * learning_rate)
     squared = torch.add(squared, step.squared, alpha=learning_rate**2)
-    return memory._replace(
+    return stepped, memory._replace(
         along=choose(stepped, along, memory.along),
         squared=choose(stepped, squared, memory.squared),
     )
