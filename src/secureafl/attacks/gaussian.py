@@ -15,6 +15,8 @@ from secureafl.core.errors import require
 class Gaussian:
     """Independent normal noise in every coordinate."""
 
+    knows = "own"
+
     std: float = 200.0
 
     def __post_init__(self) -> None:
@@ -23,7 +25,7 @@ class Gaussian:
     def init(self, scene):
         return ()
 
-    def poison_batch(self, state, inputs, labels):
+    def poison_batch(self, state, inputs, labels, member):
         return inputs, labels
 
     def poison_update(self, state, trained, seen):

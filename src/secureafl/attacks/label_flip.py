@@ -25,10 +25,12 @@ class State(NamedTuple):
 class LabelFlip:
     """Gradient on flipped labels."""
 
+    knows = "own"
+
     def init(self, scene):
         return State(torch.tensor(scene.num_classes - 1, device=scene.pixel_mean.device))
 
-    def poison_batch(self, state, inputs, labels):
+    def poison_batch(self, state, inputs, labels, member):
         return inputs, state.highest_label - labels
 
     def poison_update(self, state, trained, seen):

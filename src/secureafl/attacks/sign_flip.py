@@ -13,6 +13,8 @@ from secureafl.core.errors import require
 class SignFlip:
     """-factor * g."""
 
+    knows = "own"
+
     factor: float = 1.0
 
     def __post_init__(self) -> None:
@@ -21,7 +23,7 @@ class SignFlip:
     def init(self, scene):
         return ()
 
-    def poison_batch(self, state, inputs, labels):
+    def poison_batch(self, state, inputs, labels, member):
         return inputs, labels
 
     def poison_update(self, state, trained, seen):
