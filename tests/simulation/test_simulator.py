@@ -13,8 +13,9 @@ from secureafl.core.events import ArrivalEvent, EvaluationEvent
 from secureafl.core.vectors import call_flat
 from secureafl.defenses import DEFENSES
 from secureafl.experiment import Evaluation, from_mapping
+from secureafl.simulation.attackers import choose_malicious
 from secureafl.simulation.batches import draw_batches
-from secureafl.simulation.simulator import Simulation, choose_malicious, simulate
+from secureafl.simulation.simulator import Simulation, simulate
 
 for_every_defense = pytest.mark.parametrize("defense", DEFENSES)
 for_every_arrival_model = pytest.mark.parametrize("arrivals", ARRIVALS)

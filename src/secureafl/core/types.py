@@ -95,12 +95,13 @@ class Scene(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """What an attack sees of other clients: the gradient each trained last.
+    """What an attack sees of the clients: the gradient each trained for its last upload.
 
-    Of malicious clients it is the gradient before `poison_update`.
+    The present upload counts already. Of malicious clients it is the gradient before
+    `poison_update`. Read only: the next upload changes it in place.
     """
 
-    gradients: Float[Tensor, "n d"]
+    gradients: Float[Tensor, "n d"]  # 0 where unknown
     known: Bool[Tensor, " n"]  # those that trained already, and that the attack may see
     malicious: Bool[Tensor, " n"]
 
