@@ -5,8 +5,8 @@ entry of a table, `kind = "my_module:MyClass"` a class of the user's own, no kin
 default; all other keys are fields.
 
 A class may name some of its settings: `presets = {"stealth": {"factor": 1.0}}`, as a plain
-attribute. `"scaling@stealth"` starts from these, `"scaling@paper"` from the defaults, which every
-class has; fields that are given as well win.
+attribute. `"scaling@stealth"` starts from these, `"scaling@paper"` from the defaults; fields that
+are given as well win.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from secureafl.core.errors import ConfigError
 
 Table = Mapping[str, type]
 
-DEFAULTS = "paper"  # the preset every class has
+DEFAULTS = "paper"  # the preset that is no change
 
 
 def build(cls: type, given: Mapping[str, Any], tables: Mapping[type, Table], path: str = "") -> Any:
@@ -110,6 +110,15 @@ def short_name(value: Any) -> str:
     return type(value).__module__.rpartition(".")[2] + _at_preset(value)
 
 
+def presets_of(cls: type) -> dict[str, Mapping[str, Any]]:
+    """The presets of a class: the settings of each that differ from the defaults.
+
+    A class that names any has `paper` too, which are the defaults.
+    """
+    own = getattr(cls, "presets", {})
+    return {DEFAULTS: {}, **own} if own else {}
+
+
 def _value(hint: Any, value: Any, tables: Mapping[type, Table], path: str) -> Any:
     if dataclasses.is_dataclass(hint):
         if not isinstance(value, Mapping):
@@ -136,7 +145,7 @@ def _plug_in(
     settings = {key: v for key, v in given.items() if key != "kind"}
     if "kind" in given:
         cls = find_class(given["kind"], tables[protocol], path)
-        settings = _preset(cls, given["kind"], path) | settings
+        settings = {**_preset(cls, given["kind"], path), **settings}
     else:
         cls = type(field.default_factory())  # pyrefly: ignore  (a plug-in always has a default)
     built = build(cls, settings, tables, path)
@@ -146,30 +155,26 @@ def _plug_in(
     return built
 
 
-def _preset(cls: type, kind: str, path: str) -> dict[str, Any]:
+def _preset(cls: type, kind: str, path: str) -> Mapping[str, Any]:
     """The settings behind the @ of a kind."""
     _, at, name = kind.partition("@")
-    presets = {DEFAULTS: {}, **_presets(cls)}
+    presets = presets_of(cls)
     if at and name not in presets:
-        known = ", ".join(presets)
+        known = ", ".join(presets) or "none"
         raise ConfigError(f"{path} = {kind!r}: unknown preset {name!r}; known: {known}")
-    return dict(presets[name or DEFAULTS])
+    return presets[name] if at else {}
 
 
 def _at_preset(value: Any) -> str:
     """The preset all settings agree with, after an @; empty for the defaults and for none."""
-    presets = {"": {}, **_presets(type(value))}
-    name = next((name for name, changed in presets.items() if _is_preset(value, changed)), "")
-    return f"@{name}" if name else ""
+    presets = presets_of(type(value)).items()
+    name = next((name for name, changed in presets if _is_preset(value, changed)), DEFAULTS)
+    return "" if name == DEFAULTS else f"@{name}"
 
 
 def _is_preset(value: Any, changed: Mapping[str, Any]) -> bool:
     fields = dataclasses.fields(value)
     return all(getattr(value, f.name) == changed.get(f.name, _default(f)) for f in fields)
-
-
-def _presets(cls: type) -> Mapping[str, Mapping[str, Any]]:
-    return getattr(cls, "presets", {})
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
