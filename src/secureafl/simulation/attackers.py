@@ -155,6 +155,7 @@ def choose_malicious(experiment: Experiment, group: np.ndarray) -> np.ndarray:
 def _scene(experiment: Experiment, clients: Clients) -> Scene:
     data, labels = clients.data, clients.data.train_labels
     return Scene(
+        experiment.clients,
         experiment.num_malicious,
         0 if labels.is_floating_point() else int(labels.max()) + 1,
         tuple(data.train_inputs.shape[1:]),
