@@ -151,7 +151,7 @@ def _plug_in(
     built = build(cls, settings, tables, path)
     if not isinstance(built, protocol):
         wanted = [m for m in dir(protocol) if not m.startswith("_") and not hasattr(built, m)]
-        raise ConfigError(f"{path} = {given['kind']!r}: it lacks the method {', '.join(wanted)}")
+        raise ConfigError(f"{path} = {given['kind']!r}: it lacks {', '.join(wanted)}")
     return built
 
 

@@ -11,6 +11,7 @@ from secureafl.core.errors import ConfigError
 from secureafl.core.events import ArrivalEvent
 from secureafl.core.types import AttackerView
 from secureafl.defenses import DEFENSES
+from secureafl.simulation.engine import Eager
 from secureafl.simulation.simulator import Simulation
 
 ROUNDS = 40
@@ -106,6 +107,18 @@ def test_attack_is_shown_no_more_than_it_knows(knows):
     simulation = Simulation(tiny(attack=SPIES[knows], rounds=ROUNDS))  # the spies look
     run(simulation, ROUNDS)
     assert any(name.startswith("trained.") for name in simulation.snapshot()) == (knows != "own")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("attack", [*SPIES.values(), *ATTACKS])
+@pytest.mark.parametrize("defense", ["async_sgd", "secure_afl"])
+def test_recorded_run_is_the_one_computed_at_once(attack, defense):
+    made = tiny(attack=attack, rounds=ROUNDS, device="cuda", defense=defense)
+    recorded, at_once = Simulation(made), Simulation(made)
+    parts = at_once._clients, at_once._attackers.poison_batch, at_once._server
+    at_once._engine = Eager(*parts)
+    assert run(recorded, ROUNDS) == run(at_once, ROUNDS)
+    assert torch.equal(recorded.weights, at_once.weights)
 
 
 def test_gradient_that_is_not_finite_is_not_noted():
