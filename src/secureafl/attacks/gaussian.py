@@ -1,7 +1,7 @@
 """Gaussian: upload noise that has nothing to do with the data.
 
 Blanchard, El Mhamdi, Guerraoui, Stainer, "Machine learning with adversaries: Byzantine tolerant
-gradient descent", NeurIPS 2017. Knows nothing.
+gradient descent", NeurIPS 2017.
 """
 
 from dataclasses import dataclass
@@ -15,6 +15,9 @@ from secureafl.core.errors import require
 class Gaussian:
     """Independent normal noise in every coordinate."""
 
+    knows = "own"
+    presets = {"stealth": {"std": 0.44}}
+
     std: float = 200.0
 
     def __post_init__(self) -> None:
@@ -23,7 +26,7 @@ class Gaussian:
     def init(self, scene):
         return ()
 
-    def poison_batch(self, state, inputs, labels):
+    def poison_batch(self, state, inputs, labels, member):
         return inputs, labels
 
     def poison_update(self, state, trained, seen):

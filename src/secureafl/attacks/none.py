@@ -7,10 +7,12 @@ from dataclasses import dataclass
 class NoAttack:
     """No client is malicious, whatever `malicious` says."""
 
+    knows = "own"
+
     def init(self, scene):
         return ()
 
-    def poison_batch(self, state, inputs, labels):
+    def poison_batch(self, state, inputs, labels, member):
         return inputs, labels
 
     def poison_update(self, state, trained, seen):

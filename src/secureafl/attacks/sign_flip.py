@@ -1,7 +1,7 @@
 """Sign flip: upload the negative gradient, times a factor.
 
 Fang, Cao, Jia, Gong, "Local model poisoning attacks to Byzantine-robust federated learning",
-USENIX Security 2020. Knows its own data only.
+USENIX Security 2020.
 """
 
 from dataclasses import dataclass
@@ -13,6 +13,9 @@ from secureafl.core.errors import require
 class SignFlip:
     """-factor * g."""
 
+    knows = "own"
+    presets = {"stealth": {"factor": 0.5}}
+
     factor: float = 1.0
 
     def __post_init__(self) -> None:
@@ -21,7 +24,7 @@ class SignFlip:
     def init(self, scene):
         return ()
 
-    def poison_batch(self, state, inputs, labels):
+    def poison_batch(self, state, inputs, labels, member):
         return inputs, labels
 
     def poison_update(self, state, trained, seen):

@@ -132,14 +132,22 @@ class Estimator(Protocol):
 
 @runtime_checkable
 class Attack(Protocol):
-    """What malicious clients do to their data and to their uploads."""
+    """What malicious clients do to their data and to their uploads.
+
+    Its class says with a plain attribute, `knows = "colluders"`, what it must see beside its own
+    client's data and model; it is shown no more than that.
+    """
+
+    knows: str  # one of `Knowledge`, which the simulator checks
 
     def init(self, scene: Scene) -> Any:
         """State shared by all malicious clients."""
         ...
 
-    def poison_batch(self, state: Any, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The batch a malicious client trains on."""
+    def poison_batch(
+        self, state: Any, inputs: Tensor, labels: Tensor, member: Int[Tensor, ""]
+    ) -> tuple[Tensor, Tensor]:
+        """The batch that malicious client number `member` trains on."""
         ...
 
     def poison_update(

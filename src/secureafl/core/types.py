@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
@@ -10,7 +12,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from secureafl.core.protocols import Trusted
+    from secureafl.core.protocols import Defense, Trusted
 
 
 class Arrival(NamedTuple):
@@ -77,23 +79,61 @@ class Inner(NamedTuple):
     squared: Float[Tensor, ""]  # of the model with itself
 
 
+# What an attack may know beside its own client's data and model, from little to everything:
+# nothing; what its colluders trained; what everybody trained; that and all of the server.
+Knowledge = Literal["own", "colluders", "everybody", "defense"]
+
+
 class Scene(NamedTuple):
     """What an attack may know before training starts."""
 
+    num_clients: int
     num_malicious: int
-    num_classes: int
+    num_classes: int  # 0: the labels are numbers, the task a regression
     input_shape: tuple[int, ...]
     pixel_mean: Float[Tensor, " c"]  # inputs are standardised with these, per channel
     pixel_std: Float[Tensor, " c"]
+    layout: dict[str, tuple[int, ...]]  # the model's parameters in their order, by name: shapes
     generator: torch.Generator  # for what is drawn once per run, such as a trigger
+
+    @property
+    def num_parameters(self) -> int:
+        """d, the length of models and gradients."""
+        return sum(math.prod(shape) for shape in self.layout.values())
+
+
+class Trained(NamedTuple):
+    """What an attack sees of the clients: the gradient each trained for its last upload.
+
+    The present upload counts already. Of malicious clients it is the gradient before
+    `poison_update`. Read only: the next upload changes it in place.
+    """
+
+    gradients: Float[Tensor, "n d"]  # 0 where unknown
+    known: Bool[Tensor, " n"]  # those that trained already, and that the attack may see
+    malicious: Bool[Tensor, " n"]
+
+
+class Insight(NamedTuple):
+    """All of the server, for an attack that knows the defence. Read only: nothing is copied."""
+
+    defense: Defense
+    state: Any
+    server: ServerView
 
 
 class AttackerView(NamedTuple):
     """What an attack may know at one upload."""
 
     round: int
-    weights: Float[Tensor, " d"]  # w^t
+    member: int  # number of the uploading client among the malicious ones, from 0
+    learning_rate: float  # eta
     generator: torch.Generator  # fresh for each round
+    # Gradient of this client at other weights, on the k-th further batch of its own (from 0), which
+    # `poison_batch` changed. On the scale of uploads, like the gradient it trained.
+    train: Callable[[Float[Tensor, " d"], int], Float[Tensor, " d"]]
+    trained: Trained | None = None  # for attacks that know "colluders" or more
+    insight: Insight | None = None  # for attacks that know "defense"
 
 
 class Data(NamedTuple):

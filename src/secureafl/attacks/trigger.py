@@ -1,0 +1,62 @@
+"""What all backdoors share: a trigger on images, a target class, and poisoned batches.
+
+A share of every malicious batch carries the trigger in its bottom-right corner and the target's
+label. The trigger is one random patch per run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from secureafl.core.errors import ConfigError, require
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from secureafl.core.types import Scene
+
+
+@dataclass(frozen=True)
+class TriggerAttack:
+    """Base of the backdoors: their common settings, and what follows from these alone."""
+
+    target_class: int = 0
+    poisoned_share: float = 0.5
+    trigger_side: int = 4
+
+    def __post_init__(self) -> None:
+        share = self.poisoned_share
+        require(self.target_class >= 0, "target_class", self.target_class, "give 0 or more")
+        require(0 < share <= 1, "poisoned_share", share, "give a share above 0, at most 1")
+        require(self.trigger_side >= 1, "trigger_side", self.trigger_side, "give 1 or more pixels")
+
+    def draw_trigger(self, scene: Scene) -> Float[Tensor, "c side side"]:
+        """A patch of random pixels, standardised like the inputs."""
+        if len(scene.input_shape) != 3 or not scene.num_classes:
+            raise ConfigError("a backdoor needs images and classes; this task has none")
+        channels, height, width = scene.input_shape
+        fits = self.trigger_side <= min(height, width)
+        require(fits, "trigger_side", self.trigger_side, f"the images are {height} x {width}")
+        known = self.target_class < scene.num_classes
+        require(known, "target_class", self.target_class, f"there are {scene.num_classes} classes")
+        size = (channels, self.trigger_side, self.trigger_side)
+        device = scene.pixel_mean.device
+        pixels = torch.empty(size, device=device).uniform_(generator=scene.generator)
+        return (pixels - scene.pixel_mean[:, None, None]) / scene.pixel_std[:, None, None]
+
+    def stamp(self, state, inputs):
+        """Inputs with the whole trigger on them."""
+        inputs = inputs.clone()
+        inputs[..., -self.trigger_side :, -self.trigger_side :] = state.trigger
+        return inputs
+
+    def poison_batch(self, state, inputs, labels, member):
+        """The first samples, since batches come in random order, with trigger and target label."""
+        poisoned = max(1, round(self.poisoned_share * len(labels)))
+        inputs = torch.cat([self.stamp(state, inputs[:poisoned]), inputs[poisoned:]])
+        target = torch.full_like(labels[:poisoned], self.target_class)
+        return inputs, torch.cat([target, labels[poisoned:]])
