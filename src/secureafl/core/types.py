@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -85,6 +86,7 @@ Knowledge = Literal["own", "colluders", "everybody", "defense"]
 class Scene(NamedTuple):
     """What an attack may know before training starts."""
 
+    num_clients: int
     num_malicious: int
     num_classes: int  # 0: the labels are numbers, the task a regression
     input_shape: tuple[int, ...]
@@ -92,6 +94,11 @@ class Scene(NamedTuple):
     pixel_std: Float[Tensor, " c"]
     layout: dict[str, tuple[int, ...]]  # the model's parameters in their order, by name: shapes
     generator: torch.Generator  # for what is drawn once per run, such as a trigger
+
+    @property
+    def num_parameters(self) -> int:
+        """d, the length of models and gradients."""
+        return sum(math.prod(shape) for shape in self.layout.values())
 
 
 class Trained(NamedTuple):
