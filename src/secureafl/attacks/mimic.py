@@ -76,8 +76,8 @@ class Mimic:
     def _learnt(self, state: State, gradients: Tensor, honest: Bool[Tensor, " n"]) -> State:
         """One more step of the warm-up, if it is still on and somebody is known."""
         learning = honest.any() & (state.count < self.warm_up)
-        rows = masked(gradients, honest)
-        old = state.count / (state.count + 1.0)
+        rows = computed_if(learning, lambda: masked(gradients, honest), gradients)
+        old = state.count.double() / (state.count + 1)
 
         def new_mean() -> Tensor:
             return old * state.mean + (1 - old) * mean_of(rows, honest)
