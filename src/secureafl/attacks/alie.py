@@ -32,8 +32,8 @@ class Alie:
     z: float = 0.0  # 0: from the numbers of clients
 
     knows = "colluders"
-    # 1.5 is what the original experiments used, whatever the numbers.
-    presets = {"stealth": {"z": 0.1}, "original": {"z": 1.5}}
+    # With few attackers z from the numbers is small and harms an undefended server little.
+    presets = {"stealth": {"z": 0.1}, "strong": {"z": 1.5}}
 
     def __post_init__(self) -> None:
         require(0 <= self.z < torch.inf, "z", self.z, "give 0 or more deviations")
