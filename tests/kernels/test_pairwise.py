@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secureafl.kernels import pairwise
-from secureafl.kernels.pairwise import cosines, inner_products, squared_distances
+from secureafl.kernels.pairwise import cosines, inner_products, products_along, squared_distances
 
 
 def exact(rows):
@@ -86,3 +86,18 @@ def test_cosine_with_nothing_is_zero_and_with_a_twin_one():
     found = cosines(rows)
     np.testing.assert_allclose(found, expected, atol=1e-7)  # float32 rows are not quite parallel
     assert found[1, 1] == 1
+
+
+@pytest.mark.parametrize("size", [1, 50, 70_000])
+def test_products_along_a_vector_are_those_of_numpy(size):
+    rng = np.random.default_rng(2)
+    rows, (vector, origin) = rng.normal(size=(4, size)), rng.normal(size=(2, size))
+    arrays = map(torch.from_numpy, (rows, vector, origin))
+    np.testing.assert_allclose(products_along(*arrays), (rows - origin) @ vector, atol=1e-9)
+    found = products_along(torch.from_numpy(rows), torch.from_numpy(vector))
+    np.testing.assert_allclose(found, rows @ vector, atol=1e-9)
+
+
+def test_products_along_a_vector_do_not_overflow():
+    rows, vector = torch.full((2, 3), 1e30), torch.full((3,), 1e30)
+    assert products_along(rows, vector).tolist() == [pytest.approx(3e60)] * 2

@@ -8,6 +8,7 @@ from reference import share as oracle
 from secureafl.kernels.rows import (
     assumed_malicious,
     clip_factors,
+    deviation_of,
     directions,
     masked,
     mean_of,
@@ -56,8 +57,25 @@ def test_means_are_those_of_numpy(seed, n):
     np.testing.assert_allclose(middle, np.median(numbers[present]), rtol=1e-12)
 
 
+@given(seed=st.integers(0, 999), n=st.integers(1, 9))
+def test_deviations_are_those_of_numpy(seed, n):
+    rng = np.random.default_rng(seed)
+    rows, present = 5 + rng.normal(size=(n, 4)), rng.random(n) < 0.6
+    present[0] = True
+    mean = torch.from_numpy(rows[present].mean(axis=0))
+    found = deviation_of(torch.from_numpy(rows), torch.from_numpy(present), mean)
+    np.testing.assert_allclose(found, rows[present].std(axis=0), rtol=1e-12)
+
+
+def test_deviations_of_large_updates_and_many_coordinates_do_not_overflow():
+    rows = torch.tensor([[3e30], [-3e30]]).expand(2, 70_000)
+    found = deviation_of(rows, torch.tensor([True, True]), torch.zeros(70_000))
+    torch.testing.assert_close(found, rows[0].double())
+
+
 def test_means_of_nothing_are_zero():
     rows, nobody = torch.ones(3, 2), torch.zeros(3, dtype=torch.bool)
+    assert not deviation_of(rows, nobody, torch.zeros(2)).any()
     assert torch.equal(mean_of(rows, nobody), torch.zeros(2))
     assert torch.equal(weighted_mean(rows, torch.zeros(3, dtype=torch.float64)), torch.zeros(2))
     assert median_of(torch.ones(3), nobody) == 0

@@ -1,8 +1,16 @@
 """What malicious clients do; the name in a TOML file is the key here."""
 
+from secureafl.attacks.alie import Alie
+from secureafl.attacks.dba import Dba
 from secureafl.attacks.gaussian import Gaussian
+from secureafl.attacks.inner_product import InnerProduct
 from secureafl.attacks.label_flip import LabelFlip
+from secureafl.attacks.mimic import Mimic
+from secureafl.attacks.min_max import MinMax
+from secureafl.attacks.min_sum import MinSum
+from secureafl.attacks.neurotoxin import Neurotoxin
 from secureafl.attacks.none import NoAttack
+from secureafl.attacks.pgd import Pgd
 from secureafl.attacks.scaling import Scaling
 from secureafl.attacks.sign_flip import SignFlip
 
@@ -12,4 +20,12 @@ ATTACKS = {
     "sign_flip": SignFlip,
     "gaussian": Gaussian,
     "scaling": Scaling,
+    "dba": Dba,
+    "pgd": Pgd,
+    "neurotoxin": Neurotoxin,
+    "min_max": MinMax,
+    "min_sum": MinSum,
+    "alie": Alie,
+    "inner_product": InnerProduct,
+    "mimic": Mimic,
 }

@@ -54,9 +54,16 @@ class TriggerAttack:
         inputs[..., -self.trigger_side :, -self.trigger_side :] = state.trigger
         return inputs
 
+    def stamp_as(self, state, inputs, member):
+        """Inputs with what malicious client number `member` stamps on them: the whole trigger."""
+        return self.stamp(state, inputs)
+
     def poison_batch(self, state, inputs, labels, member):
         """The first samples, since batches come in random order, with trigger and target label."""
         poisoned = max(1, round(self.poisoned_share * len(labels)))
-        inputs = torch.cat([self.stamp(state, inputs[:poisoned]), inputs[poisoned:]])
+        stamped = self.stamp_as(state, inputs[:poisoned], member)
         target = torch.full_like(labels[:poisoned], self.target_class)
-        return inputs, torch.cat([target, labels[poisoned:]])
+        return (
+            torch.cat([stamped, inputs[poisoned:]]),
+            torch.cat([target, labels[poisoned:]]),
+        )

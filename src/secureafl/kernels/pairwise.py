@@ -33,6 +33,22 @@ def inner_products(
     return (total + total.T) / 2
 
 
+def products_along(
+    rows: Float[Tensor, "n d"],
+    vector: Float[Tensor, " d"],
+    origin: Float[Tensor, " d"] | None = None,
+) -> Float[Tensor, " n"]:
+    """Inner product of each row, as seen from `origin`, with one vector; float64."""
+    total = rows.new_zeros(len(rows), dtype=torch.float64)
+    for start in range(0, rows.shape[1], _BLOCK):
+        block = slice(start, start + _BLOCK)
+        part = rows[:, block].double()
+        if origin is not None:
+            part = part - origin[block]
+        total = total + part @ vector[block].double()
+    return total
+
+
 def squared_distances(
     values: Float[Tensor, "n d"], present: Bool[Tensor, " n"]
 ) -> Float[Tensor, "n n"]:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
+_BLOCK = 1 << 16  # coordinates turned into float64 at a time, not to double the memory
+
 
 def masked(values: Float[Tensor, "n d"], present: Bool[Tensor, " n"]) -> Float[Tensor, "n d"]:
     """The rows present, zeros elsewhere; not always a copy."""
@@ -43,6 +45,16 @@ def weighted_mean(rows: Float[Tensor, "n d"], weights: Float[Tensor, " n"]) -> F
     """Mean with weights of at least 0; zero if all of them are. The rows must be finite."""
     total = weights.sum()
     return torch.where(total > 0, weights / total, 0).to(rows.dtype) @ rows
+
+
+def deviation_of(
+    rows: Float[Tensor, "n d"], chosen: Bool[Tensor, " n"], mean: Float[Tensor, " d"]
+) -> Float[Tensor, " d"]:
+    """Standard deviation of each coordinate of the chosen rows around their mean, in float64."""
+    weights, blocks = chosen / chosen.sum().clamp(min=1).double(), []
+    for part, centre in zip(rows.split(_BLOCK, dim=1), mean.split(_BLOCK), strict=True):
+        blocks.append((weights @ (part.double() - centre).square()).sqrt())
+    return torch.cat(blocks)
 
 
 def median_of(numbers: Float[Tensor, " n"], present: Bool[Tensor, " n"]) -> Float[Tensor, ""]:

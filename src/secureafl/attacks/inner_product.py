@@ -1,0 +1,42 @@
+"""Inner product: upload the honest mean with its sign turned.
+
+With the factor epsilon the inner product of the true gradient and what the server applies becomes
+small or negative: b of n clients malicious undo all progress of undefended asynchronous SGD at
+epsilon = (n - b) / b. A small epsilon hides among honest gradients, whose mean is short.
+
+Xie, Koyejo, Gupta, "Fall of empires: breaking Byzantine-tolerant SGD by inner product
+manipulation", UAI 2019.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from secureafl.core.errors import require
+from secureafl.core.vectors import choose
+from secureafl.kernels.rows import masked, mean_of
+
+
+@dataclass(frozen=True)
+class InnerProduct:
+    """-epsilon * mean of what honest clients trained last."""
+
+    epsilon: float = 5.0
+
+    knows = "everybody"
+    presets = {"stealth": {"epsilon": 0.1}}
+
+    def __post_init__(self) -> None:
+        epsilon = self.epsilon
+        require(0 < epsilon < torch.inf, "epsilon", epsilon, "give a factor above 0")
+
+    def init(self, scene):
+        return ()
+
+    def poison_batch(self, state, inputs, labels, member):
+        return inputs, labels
+
+    def poison_update(self, state, trained, seen):
+        honest = seen.trained.known & ~seen.trained.malicious
+        mean = mean_of(masked(seen.trained.gradients, honest), honest)
+        return choose(honest.any(), -self.epsilon * mean, trained.gradient), state

@@ -1,0 +1,75 @@
+"""What Min-Max and Min-Sum share: the honest mean, pushed as far as a bound on distances allows.
+
+All malicious clients send m = mu - gamma * p. The mean mu is that of the gradients the honest
+clients trained last; p points along mu (`unit`), along the spread of the honest in each coordinate
+(`std`) or along the signs of mu (`sign`). Its length does not matter, since the attack takes the
+largest gamma that its bound allows; here it is 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from secureafl.core.errors import require
+from secureafl.core.vectors import choose, exact_norm
+from secureafl.kernels.rows import deviation_of, masked, mean_of
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class PerturbedMean:
+    """Base of the two: their settings, and everything but the bound."""
+
+    perturbation: Literal["unit", "std", "sign"] = "unit"
+    strength: float = 1.0  # share of the largest gamma that is used
+
+    knows = "everybody"
+    presets = {
+        "stealth": {"strength": 0.5},
+        "std": {"perturbation": "std"},
+        "sign": {"perturbation": "sign"},
+    }
+
+    def __post_init__(self) -> None:
+        strength = self.strength
+        require(0 < strength <= 1, "strength", strength, "give a share above 0, at most 1")
+
+    def init(self, scene):
+        return ()
+
+    def poison_batch(self, state, inputs, labels, member):
+        return inputs, labels
+
+    def poison_update(self, state, trained, seen):
+        honest = seen.trained.known & ~seen.trained.malicious
+        rows = masked(seen.trained.gradients, honest)
+        mean = mean_of(rows, honest)
+        direction = self._direction(rows, honest, mean)
+        gamma = torch.where(honest.any(), self.largest(rows, honest, mean, direction), 0)
+        crafted = mean - self.strength * gamma * direction
+        return choose(honest.any(), crafted.to(rows.dtype), trained.gradient), state
+
+    def _direction(self, rows, honest, mean) -> Float[Tensor, " d"]:
+        """The perturbation p at length 1, in float64; zero if there is none."""
+        if self.perturbation == "std":
+            along = deviation_of(rows, honest, mean)
+        else:
+            along = (mean.sign() if self.perturbation == "sign" else mean).double()
+        length = exact_norm(along)
+        return along / torch.where(length > 0, length, 1)
+
+    def largest(
+        self,
+        rows: Float[Tensor, "n d"],
+        honest: Bool[Tensor, " n"],
+        mean: Float[Tensor, " d"],
+        direction: Float[Tensor, " d"],
+    ) -> Float[Tensor, ""]:
+        """The largest gamma within the bound; means nothing where nobody is honest."""
+        raise NotImplementedError

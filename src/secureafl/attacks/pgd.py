@@ -1,0 +1,67 @@
+"""PGD: a backdoor trained in several steps, none of which leaves a ball around the received model.
+
+The client takes `steps` steps on poisoned batches of its own. After each it projects the model
+back into the ball, and in the end it uploads the way it went, as if that were one gradient. The
+radius is eta * `radius` * the usual length of its own gradients: it sees no others. The usual
+length is an average in which old gradients fade, since gradients shrink in training.
+
+Sun, Kairouz, Suresh, McMahan, "Can you really backdoor federated learning?", 2019, and Wang et al.,
+"Attack of the tails: yes, you really can backdoor federated learning", NeurIPS 2020.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from secureafl.attacks.trigger import TriggerAttack
+from secureafl.core.errors import require
+from secureafl.core.vectors import clipped, exact_norm
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+_FADING = 0.9  # what the usual length keeps of itself at each upload: about ten uploads count
+
+
+class State(NamedTuple):
+    """The trigger is fixed for the run."""
+
+    trigger: Float[Tensor, "c side side"]
+    usual: Float[Tensor, " malicious"]  # length of each client's own gradients; -1 before the first
+
+
+@dataclass(frozen=True)
+class Pgd(TriggerAttack):
+    """Several projected local steps on triggered batches."""
+
+    steps: int = 10  # K
+    radius: float = 5.0  # in usual lengths of the client's own gradients
+
+    knows = "own"
+    presets = {"stealth": {"radius": 1.0}}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.steps >= 1, "steps", self.steps, "give 1 or more")
+        require(0 < self.radius < torch.inf, "radius", self.radius, "give a radius above 0")
+
+    def init(self, scene):
+        device = scene.pixel_mean.device
+        usual = torch.full((scene.num_malicious,), -1, dtype=torch.float64, device=device)
+        return State(self.draw_trigger(scene), usual)
+
+    def poison_update(self, state, trained, seen):
+        length, before = exact_norm(trained.gradient), state.usual[seen.member]
+        usual = torch.where(before < 0, length, _FADING * before + (1 - _FADING) * length)
+        state.usual[seen.member] = usual
+        # The way from the received model, divided by -eta: no digits are lost in differences of
+        # models that hardly differ.
+        way = clipped(trained.gradient, self.radius * usual)
+        for step in range(self.steps - 1):
+            weights = trained.base - seen.learning_rate * way
+            way = clipped(way + seen.train(weights, step), self.radius * usual)
+        return way, state
