@@ -34,10 +34,10 @@ def take_turns(runs: list[Simulation], rounds: int) -> float:
 
 def gradient_seconds(run: Simulation, rounds: int) -> float:
     """Seconds that so many client gradients take, on their own."""
-    base, rows = run.weights, run._rows[0]
+    run._engine.begin(0, run.weights)
     start = time.perf_counter()
     for _ in range(rounds):
-        run._engine.gradient(base, rows)
+        run._engine.train(False)
     return time.perf_counter() - start
 
 

@@ -54,6 +54,11 @@ class Training:
         rate = self.learning_rate
         require(0 < rate <= 100, "learning_rate", rate, "give a rate above 0, at most 100")
 
+    @property
+    def upload_scale(self) -> int:
+        """How many times a mean gradient an upload is."""
+        return self.batch_size if self.reduction == "sum" else 1
+
 
 @dataclass(frozen=True)
 class Evaluation:

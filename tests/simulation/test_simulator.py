@@ -16,7 +16,7 @@ from secureafl.core.vectors import call_flat
 from secureafl.defenses import DEFENSES
 from secureafl.experiment import Evaluation
 from secureafl.simulation.attackers import choose_malicious
-from secureafl.simulation.batches import draw_batches
+from secureafl.simulation.batches import ROWS, draw_batches
 from secureafl.simulation.simulator import Simulation, simulate
 
 for_every_defense = pytest.mark.parametrize("defense", DEFENSES)
@@ -93,7 +93,7 @@ def fixed_before_training(simulation):
         *simulation.trace,
         *simulation.shards.rows,
         simulation.shards.group,
-        simulation._rows.numpy(),
+        simulation._jobs[:, ROWS:].numpy(),
     ]
 
 

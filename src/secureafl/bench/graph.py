@@ -18,6 +18,7 @@ from secureafl.bench.load import RATE, fill, make_load, make_trusted
 from secureafl.core.server import Server
 from secureafl.core.trees import name_tensors
 from secureafl.defenses.secure_afl import State
+from secureafl.simulation.recorded import Recorded, put_back
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,28 +26,27 @@ if TYPE_CHECKING:
     from secureafl.bench.cases import Case
     from secureafl.core.protocols import Defense
 
-_WARM_UPS = 3  # kernels are compiled and libraries choose their algorithms before recording
 _SAMPLES, _REPLAYS = 5, 50
 
 
 class Replica(NamedTuple):
     """A recorded step of one server."""
 
-    graph: torch.cuda.CUDAGraph
+    step: Recorded
     stream: torch.cuda.Stream
     state: Any  # what the recorded step reads and writes; it must outlive the graph
 
     def launch(self) -> None:
         """One arrival, on the replica's own stream."""
         with torch.cuda.stream(self.stream):
-            self.graph.replay()
+            self.step()
 
 
 def time_replayed(defense: Defense, case: Case, device: torch.device) -> Timing:
     """An arrival at one server."""
     replica = _record(defense, case, device)
     with torch.cuda.stream(replica.stream):
-        times = [gpu_milliseconds(replica.graph.replay, _REPLAYS) for _ in range(_SAMPLES)]
+        times = [gpu_milliseconds(replica.step, _REPLAYS) for _ in range(_SAMPLES)]
     return Timing(times, tensor_bytes(replica.state))
 
 
@@ -73,13 +73,9 @@ def _record(defense: Defense, case: Case, device: torch.device) -> Replica:
     stream = torch.cuda.Stream(device)
     with torch.cuda.stream(stream):
         step, state = make_step(defense, case, device)
-        for _ in range(_WARM_UPS):
-            step()
-    stream.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        step()
-    return Replica(graph, stream, state)
+        recorded = Recorded(step, stream)
+        recorded()
+    return Replica(recorded, stream, state)
 
 
 def make_step(defense: Defense, case: Case, device: torch.device) -> tuple[Callable[[], None], Any]:
@@ -94,17 +90,10 @@ def make_step(defense: Defense, case: Case, device: torch.device) -> tuple[Calla
 
     def step() -> None:
         _, moved, kept = server.judge(weights, state, numbers, gradient, weights)
-        _put_back([weights, *_tensors(state)], [moved, *_tensors(kept)])
+        put_back([weights, *_tensors(state)], [moved, *_tensors(kept)])
 
     return step, state
 
 
 def _tensors(state: Any) -> list[Tensor]:
     return list(name_tensors(state, "").values())
-
-
-def _put_back(old: list[Tensor], new: list[Tensor]) -> None:
-    """Copy what was made anew to where the next replay looks for it."""
-    pairs = [(o, n) for o, n in zip(old, new, strict=True) if o.data_ptr() != n.data_ptr()]
-    if pairs:
-        torch._foreach_copy_([o for o, _ in pairs], [n for _, n in pairs])

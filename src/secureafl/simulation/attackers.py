@@ -24,15 +24,13 @@ from secureafl.core.types import (
 from secureafl.core.vectors import flatten, set_row
 
 if TYPE_CHECKING:
-    from jaxtyping import Int
-
     from secureafl.core.server import Server, ServerState
     from secureafl.experiment import Experiment
     from secureafl.partitions.shards import Shards
     from secureafl.simulation.clients import Clients
 
-# Gradient at some weights on some rows, poisoned if a member of the attackers trains on them.
-Gradient = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+# Gradient at some weights on some rows, as a member of the attackers computes it.
+TrainOn = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Attackers:
@@ -46,7 +44,7 @@ class Attackers:
         known = get_args(Knowledge)
         require(knows in known, "attack.knows", knows, f"choose one of {', '.join(known)}")
         self.malicious = choose_malicious(experiment, shards.group)
-        self._number = np.cumsum(self.malicious) - 1  # among the malicious ones
+        self.number = np.cumsum(self.malicious) - 1  # of a malicious client among these
         self._numbers = torch.arange(experiment.clients, device=self.device)
         self.state = self._attack.init(_scene(experiment, clients))
         self._trained = None if knows == "own" else self._nothing_trained(clients.model)
@@ -61,10 +59,6 @@ class Attackers:
         """Whether the client poisons what it uploads in round `now`."""
         first, end = self._experiment.attack_from, self._experiment.attack_until
         return bool(self.malicious[client]) and first <= now and (not end or now < end)
-
-    def member(self, client: int, now: int) -> Int[Tensor, ""] | None:
-        """The client's number among the attackers; None if it is honest in round `now`."""
-        return self._numbers[self._number[client]] if self.attacks(client, now) else None
 
     def poison_batch(self, inputs: Tensor, labels: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:
         """The batch that this member trains on."""
@@ -83,16 +77,16 @@ class Attackers:
         set_row(table.known, number, finite, finite)
 
     def poison_update(
-        self, trained: Arrival, client: int, gradient: Gradient, server: Server, state: ServerState
+        self, trained: Arrival, client: int, train_on: TrainOn, server: Server, state: ServerState
     ) -> Tensor:
         """What the client uploads instead of what it trained."""
         now, seed = state.round, self._experiment.seed
         seen = AttackerView(
             now,
-            int(self._number[client]),
+            int(self.number[client]),
             server.learning_rate,
             torch_generator(seed, "attack", now + 1, self.device),
-            self._further_training(client, now, gradient),
+            self._further_training(client, now, train_on),
             self._trained,
             self._insight(server, state) if self._attack.knows == "defense" else None,
         )
@@ -101,14 +95,15 @@ class Attackers:
         return update
 
     def _further_training(
-        self, client: int, now: int, gradient: Gradient
+        self, client: int, now: int, train_on: TrainOn
     ) -> Callable[[Tensor, int], Tensor]:
-        made, shard, member = self._experiment, self._shards.rows[client], self.member(client, now)
+        made, shard = self._experiment, self._shards.rows[client]
+        member = self._numbers[self.number[client]]
 
         def train(weights: Tensor, number: int) -> Tensor:
             rng = numpy_generator(made.seed, f"further batches/{now}/{number}")
             rows = torch.from_numpy(rng.choice(shard, made.training.batch_size))
-            return gradient(weights, rows.to(self.device, non_blocking=True), member)
+            return train_on(weights, rows.to(self.device, non_blocking=True), member)
 
         return train
 

@@ -9,6 +9,10 @@ import numpy as np
 if TYPE_CHECKING:
     from jaxtyping import Int
 
+    from secureafl.arrivals.trace import Trace
+
+MEMBER, ROWS = 3, 4  # where in a job the attacker's number stands, and where its batch begins
+
 
 def draw_batches(
     client: Int[np.ndarray, " rounds"],
@@ -24,3 +28,15 @@ def draw_batches(
         order = rng.permuted(np.tile(shard, (passes, 1)), axis=1).reshape(-1)
         rows[turns] = order[: len(turns) * batch_size].reshape(-1, batch_size)
     return rows
+
+
+def pack_jobs(
+    trace: Trace, member: Int[np.ndarray, " n"], batches: Int[np.ndarray, "rounds batch"]
+) -> Int[np.ndarray, "rounds numbers"]:
+    """All that tells one arrival from another: client, staleness, round, member, training rows.
+
+    `member` is each client's number among the attackers, of no use if it is honest.
+    """
+    rounds = np.arange(len(trace.client))
+    numbers = (trace.client, rounds - trace.version, rounds, member[trace.client])
+    return np.concatenate([np.stack(numbers, axis=1), batches], axis=1)

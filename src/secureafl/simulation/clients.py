@@ -25,9 +25,9 @@ Change = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 class Clients:
     """Gradients and test outputs of flat models."""
 
-    def __init__(self, task: Task, data: Data, model: nn.Module) -> None:
-        """Everything given lies on one device already."""
-        self.task, self.data, self.model = task, data, model
+    def __init__(self, task: Task, data: Data, model: nn.Module, scale: float = 1) -> None:
+        """Everything given lies on one device; uploads are `scale` times a mean gradient."""
+        self.task, self.data, self.model, self.scale = task, data, model, scale
 
     def gradient(
         self,
@@ -35,7 +35,7 @@ class Clients:
         rows: Int[Tensor, " batch"],
         poison: Change | None = None,
     ) -> Float[Tensor, " d"]:
-        """Mean gradient of one batch, changed by `poison` first."""
+        """Gradient of one batch, changed by `poison` first, on the scale of uploads."""
         inputs = self._standardised(self.data.train_inputs.index_select(0, rows))
         labels = self.data.train_labels.index_select(0, rows)
         if poison:
@@ -43,7 +43,8 @@ class Clients:
         weights = weights.detach().requires_grad_()
         with _repeatable():
             loss = self.task.loss(call_flat(self.model, weights, inputs), labels)
-            return torch.autograd.grad(loss, weights)[0]
+            gradient = torch.autograd.grad(loss, weights)[0]
+        return gradient if self.scale == 1 else self.scale * gradient
 
     @torch.no_grad()
     def test_outputs(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -13,13 +13,16 @@ from secureafl.core.server import Server, ServerState
 from secureafl.core.trees import name_tensors
 from secureafl.core.types import Decision
 from secureafl.core.vectors import norm
-from secureafl.simulation.recorded import Reading, Recorded
+from secureafl.simulation.batches import MEMBER, ROWS
+from secureafl.simulation.recorded import Reading, Recorded, put_back
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
     from secureafl.simulation.clients import Clients
 
+
+Jobs = Tensor  # a row for each arrival (`simulation.batches.pack_jobs`)
 
 # Changes the batch of a malicious client, whose number among these comes last.
 Poison = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -42,35 +45,46 @@ class Eager:
 
     waits = False  # whether what is asked for may still be under way
 
-    def __init__(self, clients: Clients, poison: Poison, server: Server) -> None:
-        self._clients, self._poison, self._server = clients, poison, server
+    def __init__(self, clients: Clients, poison: Poison, server: Server, jobs: Jobs) -> None:
+        self._clients, self._poison, self._server, self._jobs = clients, poison, server, jobs
 
     def here(self) -> contextlib.AbstractContextManager[Any]:
         """Around everything that is computed for this run."""
         return contextlib.nullcontext()
 
-    def gradient(
-        self,
-        base: Float[Tensor, " d"],
-        rows: Int[Tensor, " batch"],
-        member: Int[Tensor, ""] | None = None,
+    @property
+    def busy(self) -> bool:
+        """Whether what was asked for last is still under way."""
+        return False
+
+    def begin(self, now: int, base: Float[Tensor, " d"]) -> None:
+        """Turn to the arrival of round `now`, which answers to the model `base`."""
+        self._job, self._base = self._jobs[now], base
+
+    def train(self, poisoned: bool) -> Float[Tensor, " d"]:
+        """Gradient of this arrival's own batch, as an attacker's or not."""
+        member = self._job[MEMBER] if poisoned else None
+        return self._gradient(self._base, self._job[ROWS:], member)
+
+    def train_on(
+        self, weights: Float[Tensor, " d"], rows: Int[Tensor, " batch"], member: Int[Tensor, ""]
     ) -> Float[Tensor, " d"]:
-        """Of a batch, poisoned first if a `member` of the attackers trains on it."""
+        """Gradient of any batch at any weights, as a `member` of the attackers computes it."""
+        return self._gradient(weights, rows, member)
+
+    def _gradient(self, weights: Tensor, rows: Tensor, member: Tensor | None) -> Tensor:
         if member is None:
-            return self._clients.gradient(base, rows)
-        return self._clients.gradient(base, rows, lambda x, y: self._poison(x, y, member))
+            return self._clients.gradient(weights, rows)
+        return self._clients.gradient(weights, rows, lambda x, y: self._poison(x, y, member))
 
     def length(self, update: Float[Tensor, " d"]) -> Later:
-        """The norm of an update."""
+        """The norm of what this arrival uploads."""
         return lambda: float(norm(update))
 
-    def judge(
-        self, state: ServerState, numbers: tuple[int, int, int], update: Tensor, base: Tensor
-    ) -> tuple[Later, ServerState]:
-        """A verdict, and the server's state after it (less the ledger's part)."""
-        on_device = torch.tensor(numbers, device=base.device)
+    def judge(self, state: ServerState, update: Tensor) -> tuple[Later, ServerState]:
+        """A verdict on that upload, and the server's state after it (less the ledger's part)."""
         decision, weights, defense = self._server.judge(
-            state.weights, state.defense, on_device, update, base
+            state.weights, state.defense, self._job[:MEMBER], update, self._base
         )
         figures = torch.stack(_figures(decision))
         state = ServerState(state.round + 1, weights, defense, state.ledger)
@@ -78,60 +92,107 @@ class Eager:
 
 
 class Replayed(Eager):
-    """Client gradient and server step recorded on a GPU, on a stream of the run's own."""
+    """Client gradient and server step recorded on a GPU, on a stream of the run's own.
+
+    What changes from arrival to arrival is copied to where the recorded work looks for it.
+    """
 
     waits = True
 
     def __init__(
-        self, clients: Clients, poison: Poison, server: Server, state: ServerState
+        self, clients: Clients, poison: Poison, server: Server, jobs: Jobs, state: ServerState
     ) -> None:
         """`state` is written in place from now on."""
-        super().__init__(clients, poison, server)
-        self._stream = torch.cuda.Stream()
-        self._clean, self._poisoned = Recorded(super().gradient), Recorded(super().gradient)
-        tensors = [state.weights, *name_tensors(state.defense, "").values()]
-        self._step = Recorded(lambda *given: self._step_in_place(state, *given), tensors)
+        super().__init__(clients, poison, server, jobs)
+        self._stream = stream = torch.cuda.Stream()
+        self._outside = torch.cuda.default_stream()
+        self._job, self._base = jobs[0].clone(), state.weights.clone()
+        self._update = torch.zeros_like(state.weights)
+        self._length, self._figures = Reading(stream), Reading(stream)
+        self._expected = self._length
+        self._clean = Recorded(self._train_and_measure, stream)
+        self._poisoned = Recorded(lambda: super(Replayed, self).train(True), stream)
+        self._measure = Recorded(lambda: self._length.write(norm(self._update)), stream)
+        self._further: tuple[tuple[Tensor, ...], Recorded] | None = None
+        changed = _tensors(state.weights, state.defense)
+        self._step = Recorded(lambda: self._step_in_place(state), stream, changed)
         self._names: list[str] = []
         self._reason = ""
 
-    def here(self) -> contextlib.AbstractContextManager[Any]:
+    @contextlib.contextmanager
+    def here(self) -> Iterator[None]:
         """See `Eager`."""
-        return torch.cuda.stream(self._stream)
+        # As `torch.cuda.stream`, which takes several times as long to find out where it is.
+        torch.cuda.set_stream(self._stream)
+        try:
+            yield
+        finally:
+            torch.cuda.set_stream(self._outside)
 
-    def gradient(self, base: Tensor, rows: Tensor, member: Tensor | None = None) -> Tensor:
+    @property
+    def busy(self) -> bool:
         """See `Eager`."""
-        if member is None:
-            return self._clean(base, rows)
-        # An attack may train again before it uploads; that must not reach what it holds.
-        return self._poisoned(base, rows, member).clone()
+        return self._expected.under_way
+
+    def begin(self, now: int, base: Tensor) -> None:
+        """See `Eager`."""
+        self._job.copy_(self._jobs[now])
+        self._base.copy_(base)
+
+    def train(self, poisoned: bool) -> Tensor:
+        """See `Eager`."""
+        if poisoned:
+            return self._poisoned()
+        self._clean()
+        self._expect(self._length)
+        return self._update
+
+    def _train_and_measure(self) -> None:
+        self._update.copy_(super().train(False))
+        self._length.write(norm(self._update))
+
+    def train_on(self, weights: Tensor, rows: Tensor, member: Tensor) -> Tensor:
+        """See `Eager`."""
+        given = (weights, rows, member)
+        if self._further is None:
+            room = tuple(tensor.clone() for tensor in given)
+            self._further = room, Recorded(lambda: self._gradient(*room), self._stream)
+        room, recorded = self._further
+        for place, tensor in zip(room, given, strict=True):
+            place.copy_(tensor, non_blocking=True)
+        return recorded().clone()
 
     def length(self, update: Tensor) -> Later:
         """See `Eager`."""
-        reading = Reading(norm(update))
-        return lambda: float(reading.get())  # pyrefly: ignore  (a single number)
+        if update is not self._update:
+            self._update.copy_(update)
+            self._measure()
+            self._expect(self._length)
+        return self._length.read
 
-    def judge(
-        self, state: ServerState, numbers: tuple[int, int, int], update: Tensor, base: Tensor
-    ) -> tuple[Later, ServerState]:
-        """See `Eager`."""
-        reading = Reading(self._step(torch.tensor(numbers).pin_memory(), update, base))
+    def judge(self, state: ServerState, update: Tensor) -> tuple[Later, ServerState]:
+        """See `Eager`; the upload is the one measured last."""
+        self._step()
+        self._expect(self._figures)
         state = state._replace(round=state.round + 1)
-        return lambda: _verdict(reading.get(), self._names, self._reason), state
+        return lambda: _verdict(self._figures.read(), self._names, self._reason), state
 
-    def _step_in_place(
-        self, state: ServerState, numbers: Tensor, update: Tensor, base: Tensor
-    ) -> Tensor:
+    def _expect(self, reading: Reading) -> None:
+        reading.expect()
+        self._expected = reading
+
+    def _step_in_place(self, state: ServerState) -> None:
         decision, weights, defense = self._server.judge(
-            state.weights, state.defense, numbers, update, base
+            state.weights, state.defense, self._job[:MEMBER], self._update, self._base
         )
         self._names, self._reason = [*decision.scores], decision.reason
-        figures = torch.stack(_figures(decision))  # before anything they rest on is overwritten
-        old = [state.weights, *name_tensors(state.defense, "").values()]
-        new = [weights, *name_tensors(defense, "").values()]
-        moved = [pair for pair in zip(old, new, strict=True) if pair[0] is not pair[1]]
-        for kept, made in moved:
-            kept.copy_(made)
-        return figures
+        # Before anything they rest on is overwritten.
+        self._figures.write(torch.stack(_figures(decision)))
+        put_back(_tensors(state.weights, state.defense), _tensors(weights, defense))
+
+
+def _tensors(weights: Tensor, defense: Any) -> list[Tensor]:
+    return [weights, *name_tensors(defense, "").values()]
 
 
 def _figures(decision: Decision) -> list[Tensor]:

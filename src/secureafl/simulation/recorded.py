@@ -1,8 +1,8 @@
-"""Functions of tensors recorded on a GPU once and replayed: one launch instead of a hundred."""
+"""Work recorded on a GPU once and replayed: one launch instead of a hundred."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -12,46 +12,68 @@ _WARM_UPS = 2  # calls before recording: libraries choose their algorithms, kern
 
 
 class Recorded:
-    """Calls with tensors of the same shapes; what comes out is overwritten by the next call."""
+    """A function of tensors that stay where they are; each call overwrites what the last gave."""
 
-    def __init__(self, function: Callable[..., Any], changed: Sequence[Tensor] = ()) -> None:
-        """`changed` are the tensors the function writes to besides returning something."""
-        self._function, self._changed = function, list(changed)
+    def __init__(
+        self,
+        function: Callable[[], Any],
+        stream: torch.cuda.Stream,
+        changed: Sequence[Tensor] = (),
+    ) -> None:
+        """`changed` are the tensors that must be written to by real calls only."""
+        self._function, self._stream, self._changed = function, stream, list(changed)
         self._graph: torch.cuda.CUDAGraph | None = None
 
-    def __call__(self, *inputs: Tensor) -> Any:
-        """On the current stream, which must be the same at every call."""
+    def __call__(self) -> Any:
+        """With the recording's stream as the current one."""
         if self._graph is None:
-            self._record(inputs)
-        for room, given in zip(self._inputs, inputs, strict=True):
-            room.copy_(given, non_blocking=True)
-        self._graph.replay()  # pyrefly: ignore
+            self._graph = self._record()
+        self._graph.replay()
         return self._outputs
 
-    def _record(self, inputs: Sequence[Tensor]) -> None:
-        stream = torch.cuda.current_stream()
-        self._inputs = [given.to(stream.device, copy=True) for given in inputs]
+    def _record(self) -> torch.cuda.CUDAGraph:
         before = [tensor.clone() for tensor in self._changed]
         for _ in range(_WARM_UPS):
-            self._function(*self._inputs)
+            self._function()
         for tensor, earlier in zip(self._changed, before, strict=True):
             tensor.copy_(earlier)
-        stream.synchronize()
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
-            self._outputs = self._function(*self._inputs)
+        self._stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+            self._outputs = self._function()
+        return graph
+
+
+def put_back(old: Iterable[Tensor], new: Iterable[Tensor]) -> None:
+    """Copy what was made anew to where the next replay looks for it."""
+    pairs = [(o, n) for o, n in zip(old, new, strict=True) if o.data_ptr() != n.data_ptr()]
+    if pairs:
+        torch._foreach_copy_([o for o, _ in pairs], [n for _, n in pairs])
 
 
 class Reading:
-    """A small tensor on its way to the host."""
+    """A few numbers that recorded work leaves for the host, always in the same place."""
 
-    def __init__(self, values: Tensor) -> None:
-        self._values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self._stream, self._arrived = stream, torch.cuda.Event()
+        self._values: Tensor | None = None
+
+    def write(self, values: Tensor) -> None:
+        """What the host will read; part of what is recorded."""
+        if self._values is None:
+            self._values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
         self._values.copy_(values, non_blocking=True)
-        self._arrived = torch.cuda.Event()
-        self._arrived.record()
 
-    def get(self) -> list[float]:
-        """Wait for it."""
+    def expect(self) -> None:
+        """After a replay: from now on the numbers are under way."""
+        self._arrived.record(self._stream)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether `read` would have to wait."""
+        return not self._arrived.query()
+
+    def read(self) -> Any:
+        """Wait for the numbers."""
         self._arrived.synchronize()
-        return self._values.tolist()
+        return self._values.tolist()  # pyrefly: ignore  (written by then)

@@ -25,7 +25,7 @@ from secureafl.core.types import Arrival
 from secureafl.core.vectors import flatten
 from secureafl.kernels.choice import use_kernels
 from secureafl.simulation.attackers import Attackers
-from secureafl.simulation.batches import draw_batches
+from secureafl.simulation.batches import draw_batches, pack_jobs
 from secureafl.simulation.clients import Clients, on_device
 from secureafl.simulation.engine import Eager, Later, Replayed, Verdict
 from secureafl.simulation.trusted import draw_trusted
@@ -58,33 +58,32 @@ class Simulation:
         labels = data.train_labels.numpy()
         rng = numpy_generator(seed, "partition")
         self.shards: Shards = experiment.partition.deal(labels, experiment.clients, rng)
-        self._draw_trace()
+        rng = numpy_generator(seed, "arrivals")
+        self.trace = experiment.arrivals.draw(experiment.rounds, experiment.clients, rng)
         self._evaluated = experiment.evaluation.rounds(experiment.rounds)
 
         model = _seeded_model(experiment, self.device)
-        self._clients = Clients(experiment.task, on_device(data, self.device), model)
+        parts = (experiment.task, on_device(data, self.device), model)
+        self._clients = Clients(*parts, experiment.training.upload_scale)
         self._attackers = Attackers(experiment, self.shards, self._clients)
+        self._draw_jobs()
         self._start_server(flatten(model))
 
-    def _draw_trace(self) -> None:
-        made, seed = self.experiment, self.experiment.seed
-        rng = numpy_generator(seed, "arrivals")
-        self.trace = made.arrivals.draw(made.rounds, made.clients, rng)
-        rng = numpy_generator(seed, "batches")
+    def _draw_jobs(self) -> None:
+        made = self.experiment
+        rng = numpy_generator(made.seed, "batches")
         rows = draw_batches(self.trace.client, self.shards.rows, made.training.batch_size, rng)
-        self._rows = torch.from_numpy(rows).to(self.device)
+        jobs = pack_jobs(self.trace, self._attackers.number, rows)
+        self._jobs = torch.from_numpy(jobs).to(self.device)
         # How many arrivals will answer to the model of each round: that long it must be kept.
         self._answers = np.bincount(self.trace.version, minlength=made.rounds + 1)
 
     def _start_server(self, weights: Tensor) -> None:
         made, training = self.experiment, self.experiment.training
-        summed = training.reduction == "sum"
-        self._gradient_scale = training.batch_size if summed else 1
-        rate = training.learning_rate / self._gradient_scale
+        rate = training.learning_rate / training.upload_scale
         trusted = None
         if has_trait(made.defense, "needs_trusted"):
-            count, scale = made.trusted_samples, self._gradient_scale
-            trusted = draw_trusted(self._clients, count, scale, made.seed)
+            trusted = draw_trusted(self._clients, made.trusted_samples, made.seed)
         self._server = Server(made.defense, made.clients, rate, trusted)
         self._state = self._server.start(weights)
         self._start_engine()
@@ -129,11 +128,11 @@ class Simulation:
             events: list[Event] = [self._evaluate()] if now == 0 else []
             upload = Upload(client, version, self._update(client, version))
             reason = self._objection(upload)
-        if engine.waits:
+        while engine.busy:
             yield []
         with engine.here():
             verdict, state = self._received(upload, reason())
-        if engine.waits:
+        while engine.busy:
             yield []
         with engine.here():
             found, malicious = verdict(), self._attackers.attacks(client, now)
@@ -156,14 +155,12 @@ class Simulation:
 
     def _received(self, upload: Upload, reason: str) -> tuple[Later, ServerState]:
         """As `Server.receive`, but the verdict may still be under way."""
-        state, base = self._state, self._state.ledger.look_up(upload.version)
+        state = self._state
         if reason:
             _, state = self._server.refuse(state, upload, reason)
             return lambda: Verdict(False, False, {}, reason), state
         assert isinstance(upload.update, Tensor)
-        assert base is not None
-        numbers = (upload.client, state.round - upload.version, state.round)
-        verdict, state = self._engine.judge(state, numbers, upload.update.detach(), base)
+        verdict, state = self._engine.judge(state, upload.update.detach())
         state.ledger.settle(upload.version)
         return verdict, state
 
@@ -178,22 +175,18 @@ class Simulation:
         now, attackers = self.round, self._attackers
         base = self._state.ledger.look_up(version)
         assert base is not None, "the trace and the ledger disagree"
-        member = attackers.member(client, now)
-        gradient = self._gradient(base, self._rows[now], member)
+        self._engine.begin(now, base)
+        poisoned = attackers.attacks(client, now)
+        gradient = self._engine.train(poisoned)
         attackers.note(client, gradient)
-        if member is None:
+        if not poisoned:
             return gradient
-        numbers = torch.tensor([client, now - version]).to(self.device, non_blocking=True)
-        trained = Arrival(numbers[0], numbers[1], gradient, base)
-        return attackers.poison_update(trained, client, self._gradient, self._server, self._state)
-
-    def _gradient(self, base: Tensor, rows: Tensor, member: Tensor | None) -> Tensor:
-        """On the scale of uploads."""
-        gradient = self._engine.gradient(base, rows, member)
-        return gradient if self._gradient_scale == 1 else self._gradient_scale * gradient
+        trained = Arrival(self._jobs[now, 0], self._jobs[now, 1], gradient, base)
+        further = self._engine.train_on
+        return attackers.poison_update(trained, client, further, self._server, self._state)
 
     def _start_engine(self) -> None:
-        parts = (self._clients, self._attackers.poison_batch, self._server)
+        parts = (self._clients, self._attackers.poison_batch, self._server, self._jobs)
         on_host = has_trait(self._server.defense, "on_host")
         recorded = self.device.type == "cuda" and not on_host
         self._engine = Replayed(*parts, self._state) if recorded else Eager(*parts)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class TrustedSamples:
     """Some training samples as the task gives them: no client, and so no attack, touches these."""
 
-    def __init__(self, clients: Clients, rows: Tensor, gradient_scale: float) -> None:
-        """Copy the rows; `gradient_scale` is how much longer uploads are than mean gradients."""
+    def __init__(self, clients: Clients, rows: Tensor) -> None:
+        """Copy the rows."""
         data = clients.data
         inputs, self.labels = data.train_inputs[rows], data.train_labels[rows]
         own = data._replace(
@@ -28,23 +28,23 @@ class TrustedSamples:
             test_inputs=inputs,
             test_labels=self.labels,
         )
-        self._samples = Clients(clients.task, own, clients.model)
-        self._all, self._scale = torch.arange(len(rows), device=rows.device), gradient_scale
+        self._samples = Clients(clients.task, own, clients.model, clients.scale)
+        self._all = torch.arange(len(rows), device=rows.device)
 
     def gradient(self, weights: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
-        """Mean gradient over all samples, on the scale of the clients' uploads."""
-        return self._scale * self._samples.gradient(weights, self._all)
+        """Gradient over all samples, on the scale of the clients' uploads."""
+        return self._samples.gradient(weights, self._all)
 
     def outputs(self, weights: Float[Tensor, " d"]) -> Float[Tensor, "samples classes"]:
         """What the model says to each sample."""
         return self._samples.test_outputs(weights)
 
 
-def draw_trusted(clients: Clients, count: int, gradient_scale: float, seed: int) -> TrustedSamples:
+def draw_trusted(clients: Clients, count: int, seed: int) -> TrustedSamples:
     """`count` training samples drawn uniformly, none of them twice."""
     total = len(clients.data.train_labels)
     remedy = f"the task has {total} training samples; give at most as many"
     require(count <= total, "trusted_samples", count, remedy)
     rows = numpy_generator(seed, "trusted").choice(total, count, replace=False)
     device = clients.data.train_labels.device
-    return TrustedSamples(clients, torch.from_numpy(rows).to(device), gradient_scale)
+    return TrustedSamples(clients, torch.from_numpy(rows).to(device))
