@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
 
+_AT_ONCE = 128  # points of which a GPU looks at all triples: more work, but few launches
+
 
 def closest_majority(
     distances: Float[Tensor, "*sets n n"], present: Bool[Tensor, "*sets n"]
@@ -39,7 +41,11 @@ def joining_distances(
     own = torch.eye(number, dtype=torch.bool, device=distances.device)
     reach = torch.where(present[..., :, None] & present[..., None, :], distances, torch.inf)
     reach = torch.where(own, 0, reach)
-    for via in range(number):  # Floyd and Warshall, with maximum for plus
-        through = torch.maximum(reach[..., :, via, None], reach[..., None, via, :])
-        reach = torch.minimum(reach, through)
+    if reach.device.type == "cpu" or number > _AT_ONCE:
+        for via in range(number):  # Floyd and Warshall, with maximum for plus
+            through = torch.maximum(reach[..., :, via, None], reach[..., None, via, :])
+            reach = torch.minimum(reach, through)
+        return reach
+    for _ in range((number - 1).bit_length()):  # ways of twice as many steps each time
+        reach = torch.maximum(reach[..., :, :, None], reach[..., None, :, :]).amin(dim=-2)
     return reach
