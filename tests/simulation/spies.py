@@ -76,7 +76,7 @@ class SpyDefense(SpyOwn):
         insight = seen.insight
         assert int(insight.server.round) == seen.round
         state = name_tensors(insight.state, "state").values()
-        total = sum(tensor.double().nan_to_num(0, 0, 0).sum() for tensor in state)
+        total = sum((t.double().nan_to_num(0, 0, 0).sum() for t in state), torch.zeros(()))
         return [seen.trained.gradients.sum(dim=0), total.sign(), insight.server.weights]
 
 
