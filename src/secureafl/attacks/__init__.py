@@ -1,5 +1,6 @@
 """What malicious clients do; the name in a TOML file is the key here."""
 
+from secureafl.attacks.adaptive import Adaptive
 from secureafl.attacks.gaussian import Gaussian
 from secureafl.attacks.label_flip import LabelFlip
 from secureafl.attacks.none import NoAttack
@@ -12,4 +13,5 @@ ATTACKS = {
     "sign_flip": SignFlip,
     "gaussian": Gaussian,
     "scaling": Scaling,
+    "adaptive": Adaptive,
 }
