@@ -37,7 +37,7 @@ def gradient_seconds(run: Simulation, rounds: int) -> float:
     base, rows = run.weights, run._rows[0]
     start = time.perf_counter()
     for _ in range(rounds):
-        run._engine.gradient(base, rows, False)
+        run._engine.gradient(base, rows)
     return time.perf_counter() - start
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import secureafl
 from secureafl.aggregators import AGGREGATORS
+from secureafl.attacks import ATTACKS
 from secureafl.defenses import DEFENSES
 
 ROOT = Path(__file__).parents[1]
@@ -27,11 +28,10 @@ def test_importing_the_package_does_not_import_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_example_defence_loads_from_outside_the_package(cli):
+def run_in_examples(cli, *words):
     environment = {**cli.environment, "PYTHONPATH": ""}
-    words = ["run", "--defense", "my_defense:NormBound", "--set", "defense.factor=3"]
-    words += ["--attack", "gaussian", "--rounds", "30", "--clients", "5", "--json"]
-    words += ["--data-dir", "embedded", "--out", str(cli.folder / "out"), "--quiet"]
+    words = ["run", *words, "--rounds", "30", "--clients", "5", "--json", "--quiet"]
+    words += ["--data-dir", "embedded", "--out", str(cli.folder / "out")]
     done = subprocess.run(
         [sys.executable, "-m", "secureafl", *words],
         cwd=ROOT / "examples",
@@ -41,20 +41,34 @@ def test_example_defence_loads_from_outside_the_package(cli):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    result = (cli.folder / "out" / "result.json").read_text()
+    return (cli.folder / "out" / "result.json").read_text()
+
+
+def test_example_defence_loads_from_outside_the_package(cli):
+    words = ["--defense", "my_defense:NormBound", "--set", "defense.factor=3"]
+    result = run_in_examples(cli, *words, "--attack", "gaussian")
     assert '"defense": "my_defense"' in result
     assert '"norm"' in result, "the loud attack must have been refused"
 
 
-def test_example_defence_is_as_short_as_promised():
-    code = (ROOT / "examples" / "my_defense.py").read_text()
+def test_example_attack_loads_from_outside_the_package_with_its_preset(cli):
+    words = ["--attack", "my_attack:Against@stealth", "--defense", "async_sgd"]
+    assert '"attack": "my_attack@stealth"' in run_in_examples(cli, *words)
+
+
+@pytest.mark.parametrize("example", ["my_defense.py", "my_attack.py"])
+def test_example_is_as_short_as_promised(example):
+    code = (ROOT / "examples" / example).read_text()
     body = code[code.index("@dataclass") :]
     assert len(body.splitlines()) <= 40
 
 
 @pytest.mark.parametrize(
     ("page", "kind"),
-    [*(("coverage.md", kind) for kind in DEFENSES), *(("aggregators.md", k) for k in AGGREGATORS)],
+    [
+        *(("coverage.md", kind) for kind in (*DEFENSES, *ATTACKS) if kind != "none"),
+        *(("aggregators.md", kind) for kind in AGGREGATORS),
+    ],
 )
 def test_documentation_names_everything_there_is(page, kind):
     assert f"| `{kind}` |" in (ROOT / "docs" / page).read_text()

@@ -3,7 +3,9 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from simulation.spies import SpyOwn
 
+from secureafl.attacks import LabelFlip, Scaling
 from secureafl.core.errors import ConfigError
 from secureafl.defenses import SecureAfl
 from secureafl.experiment import (
@@ -15,6 +17,7 @@ from secureafl.experiment import (
     with_settings,
     write_experiment,
 )
+from secureafl.settings import short_name
 from secureafl.toml import parse_value, read_toml, write_toml
 
 
@@ -71,6 +74,56 @@ def test_naming_another_kind_drops_the_old_ones_settings():
     values = {"attack": {"kind": "gaussian", "std": 3.0}}
     assert with_settings(values, {"attack": "sign_flip"}) == {"attack": "sign_flip"}
     assert values == {"attack": {"kind": "gaussian", "std": 3.0}}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected", "name"),
+    [
+        ("scaling", Scaling(), "scaling"),
+        ("scaling@paper", Scaling(), "scaling"),
+        ("scaling@stealth", Scaling(factor=1.0), "scaling@stealth"),
+        ({"kind": "scaling@stealth"}, Scaling(factor=1.0), "scaling@stealth"),
+        ({"kind": "scaling", "factor": 1}, Scaling(factor=1.0), "scaling@stealth"),
+        (
+            {"kind": "scaling@stealth", "target_class": 2},
+            Scaling(factor=1.0, target_class=2),
+            "scaling",
+        ),
+        ({"kind": "scaling@stealth", "factor": 3.0}, Scaling(factor=3.0), "scaling"),
+        ({"kind": "scaling@stealth", "factor": 25.0}, Scaling(), "scaling"),
+        ("label_flip@stealth", LabelFlip(), "label_flip"),
+        ("simulation.spies:SpyOwn@stealth", SpyOwn(share=0.01), "spies@stealth"),
+    ],
+)
+def test_presets_are_settings_with_a_name(given, expected, name):
+    experiment = from_mapping({"attack": given})
+    assert experiment.attack == expected
+    assert short_name(experiment.attack) == name
+    written = to_mapping(experiment)
+    assert str(written["attack"]["kind"]).partition("@")[1:] == name.partition("@")[1:]
+    assert from_mapping(written) == experiment
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (
+            "scaling@quiet",
+            "attack = 'scaling@quiet': unknown preset 'quiet'; known: paper, stealth",
+        ),
+        ("scaling@", "unknown preset ''; known: paper, stealth"),
+        ("none@stealth", "unknown preset 'stealth'; known: none"),
+        ("scalign@stealth", "unknown attack 'scalign'; did you mean 'scaling'"),
+    ],
+)
+def test_preset_there_is_not_is_refused_with_those_there_are(kind, said):
+    with pytest.raises(ConfigError, match=said):
+        from_mapping({"attack": kind})
+
+
+def test_settings_on_the_command_line_win_over_the_preset():
+    values = with_settings({"attack": "scaling@stealth"}, {"attack.factor": 7.0})
+    assert from_mapping(values).attack == Scaling(factor=7.0)
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,8 @@ class Experiment:
     clients: int = 50  # n
     malicious: int | float = 0.2  # a share (0.2) or a number (10) of the clients
     placement: Literal["random", "grouped"] = "random"  # grouped: they fill whole label groups
+    attack_from: int = 0  # the first round that is attacked; before it everybody is honest
+    attack_until: int = 0  # the first that is no longer attacked; 0: attacked to the end
     trusted_samples: int = 100  # clean ones of the server's own, for defences that need them
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = 0  # for CPU arithmetic; 0: as many as torch likes
@@ -105,6 +107,14 @@ class Experiment:
         trusted = self.trusted_samples
         require(trusted >= 1, "trusted_samples", trusted, "give 1 sample or more")
         require(0 <= self.threads <= 1024, "threads", self.threads, "give 0 (automatic) to 1024")
+        self._check_malicious()
+
+    def _check_malicious(self) -> None:
+        first, end = self.attack_from, self.attack_until
+        remedy = f"give a round from 0 to {self.rounds - 1}, the last one"
+        require(0 <= first < self.rounds, "attack_from", first, remedy)
+        remedy = f"give a round after attack_from, {first}, or 0 for the end of the run"
+        require(end == 0 or end > first, "attack_until", end, remedy)
         if isinstance(self.malicious, float):
             remedy = "give a share from 0 to 1, or a whole number of clients"
             require(0 <= self.malicious <= 1, "malicious", self.malicious, remedy)

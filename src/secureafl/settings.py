@@ -3,6 +3,10 @@
 One rule for everything that plugs in: a value `"median"` or `{ kind = "median", … }` names an
 entry of a table, `kind = "my_module:MyClass"` a class of the user's own, no kind at all the
 default; all other keys are fields.
+
+A class may name some of its settings: `presets = {"stealth": {"factor": 1.0}}`, as a plain
+attribute. `"scaling@stealth"` starts from these, `"scaling@paper"` from the defaults; fields that
+are given as well win.
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 from secureafl.core.errors import ConfigError
 
 Table = Mapping[str, type]
+
+DEFAULTS = "paper"  # the preset that is no change
 
 
 def build(cls: type, given: Mapping[str, Any], tables: Mapping[type, Table], path: str = "") -> Any:
@@ -58,8 +64,8 @@ def to_mapping(value: Any, tables: Mapping[type, Table]) -> dict[str, Any]:
     for field in dataclasses.fields(value):
         child = getattr(value, field.name)
         if dataclasses.is_dataclass(child):
-            kind = kinds.get(type(child))
-            named = {"kind": kind or _import_name(type(child))} if _plugs_in(child, tables) else {}
+            kind = kinds.get(type(child)) or _import_name(type(child))
+            named = {"kind": kind + _at_preset(child)} if _plugs_in(child, tables) else {}
             child = named | to_mapping(child, tables)
         out[field.name] = list(child) if isinstance(child, tuple) else child
     return out
@@ -73,7 +79,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def find_class(kind: str, table: Table, path: str) -> type:
-    """The class a `kind` names: an entry of the table, or module:Class of the user's own."""
+    """The class a `kind` names: an entry of the table, or module:Class of the user's own.
+
+    A preset at its end is passed over.
+    """
+    kind = kind.partition("@")[0]
     if ":" not in kind:
         if kind not in table:
             raise ConfigError(f"unknown {path} {kind!r}{did_you_mean(kind, table)}")
@@ -93,8 +103,20 @@ def find_class(kind: str, table: Table, path: str) -> type:
 
 
 def short_name(value: Any) -> str:
-    """What a plug-in is called in results: its module's last part, which is also its TOML kind."""
-    return type(value).__module__.rpartition(".")[2]
+    """What a plug-in is called in results: its module's last part, which is also its TOML kind.
+
+    With settings that make up a preset, that one's name follows: `scaling@stealth`.
+    """
+    return type(value).__module__.rpartition(".")[2] + _at_preset(value)
+
+
+def presets_of(cls: type) -> dict[str, Mapping[str, Any]]:
+    """The presets of a class: the settings of each that differ from the defaults.
+
+    A class that names any has `paper` too, which are the defaults.
+    """
+    own = getattr(cls, "presets", {})
+    return {DEFAULTS: {}, **own} if own else {}
 
 
 def _value(hint: Any, value: Any, tables: Mapping[type, Table], path: str) -> Any:
@@ -123,13 +145,41 @@ def _plug_in(
     settings = {key: v for key, v in given.items() if key != "kind"}
     if "kind" in given:
         cls = find_class(given["kind"], tables[protocol], path)
+        settings = {**_preset(cls, given["kind"], path), **settings}
     else:
         cls = type(field.default_factory())  # pyrefly: ignore  (a plug-in always has a default)
     built = build(cls, settings, tables, path)
     if not isinstance(built, protocol):
         wanted = [m for m in dir(protocol) if not m.startswith("_") and not hasattr(built, m)]
-        raise ConfigError(f"{path} = {given['kind']!r}: it lacks the method {', '.join(wanted)}")
+        raise ConfigError(f"{path} = {given['kind']!r}: it lacks {', '.join(wanted)}")
     return built
+
+
+def _preset(cls: type, kind: str, path: str) -> Mapping[str, Any]:
+    """The settings behind the @ of a kind."""
+    _, at, name = kind.partition("@")
+    presets = presets_of(cls)
+    if at and name not in presets:
+        known = ", ".join(presets) or "none"
+        raise ConfigError(f"{path} = {kind!r}: unknown preset {name!r}; known: {known}")
+    return presets[name] if at else {}
+
+
+def _at_preset(value: Any) -> str:
+    """The preset all settings agree with, after an @; empty for the defaults and for none."""
+    presets = presets_of(type(value)).items()
+    name = next((name for name, changed in presets if _is_preset(value, changed)), DEFAULTS)
+    return "" if name == DEFAULTS else f"@{name}"
+
+
+def _is_preset(value: Any, changed: Mapping[str, Any]) -> bool:
+    fields = dataclasses.fields(value)
+    return all(getattr(value, f.name) == changed.get(f.name, _default(f)) for f in fields)
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    factory = field.default_factory
+    return field.default if factory is dataclasses.MISSING else factory()
 
 
 def _scalar(hint: Any, value: Any, path: str) -> Any:

@@ -14,21 +14,34 @@ def generator(seed=0):
 
 def scene(shape=(1, 8, 8), classes=10, seed=0):
     channels = torch.arange(1.0, shape[0] + 1) / 10
-    return Scene(2, classes, shape, channels, 2 * channels, generator(seed))
+    return Scene(
+        num_clients=6,
+        num_malicious=2,
+        num_classes=classes,
+        input_shape=shape,
+        pixel_mean=channels,
+        pixel_std=2 * channels,
+        layout={"weight": (10, 1), "bias": (1,)},
+        generator=generator(seed),
+    )
+
+
+def no_training(weights, number):
+    raise AssertionError("this attack trains no further")
 
 
 def uploaded(attack, gradient, seed=0):
     arrival = Arrival(torch.tensor(0), torch.tensor(0), gradient, torch.zeros_like(gradient))
-    seen = AttackerView(0, torch.zeros_like(gradient), generator(seed))
+    seen = AttackerView(0, 0, 0.1, generator(seed), no_training)
     return attack.poison_update(attack.init(scene()), arrival, seen)[0]
 
 
-GRADIENT = torch.linspace(-2, 3, 11)
+GRADIENT, MEMBER = torch.linspace(-2, 3, 11), torch.tensor(1)
 
 
 def test_without_an_attack_nothing_changes():
     images, labels = torch.randn(4, 1, 8, 8, generator=generator()), torch.arange(4)
-    found = NoAttack().poison_batch((), images, labels)
+    found = NoAttack().poison_batch((), images, labels, MEMBER)
     assert torch.equal(found[0], images)
     assert torch.equal(found[1], labels)
     assert torch.equal(uploaded(NoAttack(), GRADIENT), GRADIENT)
@@ -39,10 +52,19 @@ def test_label_flip_mirrors_the_labels(classes):
     attack, labels = LabelFlip(), torch.arange(classes)
     state = attack.init(scene(classes=classes))
     images = torch.randn(classes, 1, 8, 8, generator=generator())
-    inputs, flipped = attack.poison_batch(state, images, labels)
+    inputs, flipped = attack.poison_batch(state, images, labels, MEMBER)
     assert torch.equal(inputs, images)
     assert flipped.tolist() == oracle.flipped_labels(labels.numpy(), classes).tolist()
     assert torch.equal(uploaded(attack, GRADIENT), GRADIENT)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_label_flip_negates_labels_that_are_numbers(dtype):
+    attack, labels = LabelFlip(), torch.tensor([-1.5, 0.0, 2.25], dtype=dtype)
+    state = attack.init(scene(classes=0))
+    _, flipped = attack.poison_batch(state, torch.zeros(3, 1, 8, 8), labels, MEMBER)
+    assert flipped.dtype == dtype
+    assert torch.equal(flipped, -labels)
 
 
 @pytest.mark.parametrize("factor", [1.0, 2.5])
@@ -98,7 +120,7 @@ def test_share_of_the_batch_is_stamped_and_labelled_as_the_target(share, size, p
     state = attack.init(scene())
     images = torch.randn(size, 1, 8, 8, generator=generator(2))
     labels = torch.zeros(size, dtype=torch.int64)
-    inputs, found = attack.poison_batch(state, images, labels)
+    inputs, found = attack.poison_batch(state, images, labels, MEMBER)
     changed = (inputs != images).flatten(1).any(dim=1)
     assert int(changed.sum()) == poisoned
     assert torch.equal(found == 7, changed)
@@ -123,6 +145,7 @@ def test_scaling_multiplies_the_gradient():
         lambda: Scaling(trigger_side=7).init(scene((1, 6, 8))),
         lambda: Scaling(target_class=10).init(scene()),
         lambda: Scaling().init(scene((20,))),
+        lambda: Scaling().init(scene(classes=0)),
     ],
 )
 def test_setting_that_cannot_work_is_refused_before_training(make):

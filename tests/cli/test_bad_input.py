@@ -45,7 +45,7 @@ def test_binary_file_is_refused(cli):
         ("malicious=-1", "malicious = -1"),
         ("clients=91", "clients = 91: there are only 90 training samples"),
         ("task=no_such_module:Task", "No module named 'no_such_module'"),
-        ("defense=reference.tiny_task:TinyTask", "it lacks the method init, step"),
+        ("defense=reference.tiny_task:TinyTask", "it lacks init, step"),
         ("defense=json:JSONDecoder", "make it a frozen dataclass"),
         ("rounds.deep=3", "'rounds' is a plain value, not a table"),
         ("task=3", "task = 3: give a name"),

@@ -111,6 +111,37 @@ def test_verbose_list_tells_needs_settings_and_citation(cli):
     assert 'from Yang, Li, "BASGD' in words
 
 
+def test_verbose_list_tells_what_an_attack_knows_and_its_presets(cli):
+    done = cli("list", "attacks", "--verbose")
+    assert done.returncode == 0, done.stderr
+    words = " ".join(done.stdout[done.stdout.index("scaling  ") :].split())
+    assert "knows its own client's data and model backdoor yes settings target_class = 0" in words
+    assert "presets @paper: the settings above @stealth: factor = 1.0" in words
+    assert 'from Bagdasaryan, Veit, Hua, Estrin, Shmatikov, "How to backdoor' in words
+
+
+def test_preset_names_the_folder_the_result_and_the_table(cli):
+    words = ("--defenses", "async_sgd", "--attacks", "scaling,scaling@stealth", "--workers", "1")
+    done = cli("compare", "tiny.toml", *words, "--out", "both")
+    assert done.returncode == 0, done.stderr
+    folders = [cli.folder / "both" / f"async_sgd-{name}" for name in ("scaling", "scaling@stealth")]
+    results = [json.loads((folder / "result.json").read_text()) for folder in folders]
+    assert [result["attack"] for result in results] == ["scaling", "scaling@stealth"]
+    assert "scaling@stealth" in done.stdout
+    page = (cli.folder / "both" / "report" / "index.html").read_text()
+    assert "scaling@stealth" in page
+
+
+def test_only_poisoned_uploads_count_as_malicious(cli):
+    words = ("--attack", "gaussian", "--set", "malicious=3", "--set", "attack_from=20")
+    result = json.loads(cli("run", "tiny.toml", *words, "--json").stdout)
+    everybody = json.loads(cli("run", "tiny.toml", *words[:4], "--json").stdout)
+    received = [r["uploads"]["malicious"]["received"] for r in (result, everybody)]
+    assert 0 < received[0] < received[1]
+    assert len(result["malicious_clients"]) == 3
+    assert sum(result["uploads"][group]["received"] for group in ("honest", "malicious")) == 40
+
+
 def test_uploads_and_steps_are_both_in_the_result(cli):
     words = ("--defense", "fed_buff", "--set", "defense.buffer_size=7")
     result = json.loads(cli("run", "tiny.toml", *words, "--json").stdout)

@@ -2,6 +2,7 @@ import dataclasses
 
 import pytest
 
+from secureafl.attacks import ATTACKS, Gaussian, Scaling
 from secureafl.cli.app import Listed
 from secureafl.cli.listing import _tables, about, list_table
 from secureafl.defenses import DEFENSES, AsyncSgd, Kardam, SecureAfl, ZenoPp
@@ -18,6 +19,23 @@ def test_each_defence_has_a_title_and_a_citation(kind):
     assert found.title.replace("+", "p").lower().startswith(kind.replace("_", "")), found.title
     assert found.citation, "the last paragraph of the docstring: authors, title in quotes, year"
     assert found.citation not in found.idea
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ATTACKS if kind != "none"])
+def test_each_attack_has_a_title_and_a_citation_and_tells_what_it_knows(kind):
+    found = about(ATTACKS[kind])
+    assert found.title.endswith(".")
+    assert found.citation, "the last paragraph of the docstring: authors, title in quotes, year"
+    assert found.knows
+    assert found.presets["paper"] == "the settings above"
+
+
+def test_backdoors_and_presets_are_told():
+    assert about(Scaling).backdoor
+    assert not about(Gaussian).backdoor
+    assert about(Scaling).presets["stealth"] == "factor = 1.0"
+    assert not about(SecureAfl).knows
+    assert not about(SecureAfl).presets
 
 
 @pytest.mark.parametrize("cls", [cls for table in _tables().values() for cls in table.values()])

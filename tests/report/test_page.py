@@ -125,6 +125,13 @@ def test_any_number_of_clients_can_be_drawn(make_run, tmp_path, clients):
     assert f"{clients - evil} honest and {evil} malicious clients" in page.read_text()
 
 
+def test_client_that_attacks_for_a_while_stands_on_both_sides(make_run, tmp_path):
+    events = [arrival(t, t % 4, malicious=t % 4 == 3 and t > 3, scores={}) for t in range(8)]
+    page = write_report([make_run(events=events)], tmp_path / "report").read_text()
+    assert "4 honest and 1 malicious clients" in page
+    assert "Who attacked only for a while stands on both sides" in page
+
+
 def test_refusals_are_counted_by_reason_and_group(make_run, report):
     events = [arrival(0, 0), arrival(1, 3), arrival(2, 0, accepted=False, reason="too_large")]
     text = " ".join(report(make_run(events=events)).text.split())

@@ -81,6 +81,17 @@ def test_only_settings_that_differ_are_in_the_labels(make_run):
     assert variants[2:] == ["async_sgd", "secure_afl (alpha=0.5)"]
 
 
+def test_preset_and_time_of_an_attack_belong_to_the_scene(make_run):
+    runs = [make_run("a"), make_run("b", attack="gaussian@stealth")]
+    assert [run.scene for run in read_runs(runs)] == ["gaussian", "gaussian@stealth"]
+    path = make_run("c")
+    text = (path / "experiment.toml").read_text()
+    (path / "experiment.toml").write_text("attack_from = 4\n" + text)
+    found = read_runs([runs[0], path])
+    assert [run.scene for run in found] == ["gaussian", "gaussian (attack_from=4)"]
+    assert len({run.variant for run in found}) == 1
+
+
 def test_labels_too_long_to_print_stay_distinct(make_run):
     paths = [make_run(str(n), defense="d" * 80, alpha=n) for n in range(3)]
     variants = [run.variant for run in read_runs(paths)]

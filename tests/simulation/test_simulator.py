@@ -5,6 +5,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from simulation.small import ROUNDS, run, tiny
+from simulation.spies import SPIES
 
 from secureafl.arrivals import ARRIVALS
 from secureafl.attacks import ATTACKS
@@ -12,41 +14,23 @@ from secureafl.core.errors import ConfigError, RunError
 from secureafl.core.events import ArrivalEvent, EvaluationEvent
 from secureafl.core.vectors import call_flat
 from secureafl.defenses import DEFENSES
-from secureafl.experiment import Evaluation, from_mapping
+from secureafl.experiment import Evaluation
+from secureafl.simulation.attackers import choose_malicious
 from secureafl.simulation.batches import draw_batches
-from secureafl.simulation.simulator import Simulation, choose_malicious, simulate
+from secureafl.simulation.simulator import Simulation, simulate
 
 for_every_defense = pytest.mark.parametrize("defense", DEFENSES)
 for_every_arrival_model = pytest.mark.parametrize("arrivals", ARRIVALS)
-ROUNDS = 12
 
 
-def tiny(**changes):
-    """An experiment that runs in milliseconds."""
-    settings = {
-        "clients": 6,
-        "rounds": ROUNDS,
-        "device": "cpu",
-        "malicious": 2,
-        "trusted_samples": 20,
-        "task": "reference.tiny_task:TinyTask",
-        "training": {"batch_size": 4, "learning_rate": 0.1},
-        "evaluation": {"every": 1000, "late": 1},
-    }
-    return from_mapping(settings | changes)
+def every_pair(attack="scaling", defense="secure_afl"):
+    """Every defence under one attack, every attack on one defence, and one that looks at all."""
+    pairs = {(d, attack) for d in DEFENSES} | {(defense, a) for a in [*ATTACKS, *SPIES.values()]}
+    return pytest.mark.parametrize(("defense", "attack"), sorted(pairs))
 
 
-def run(simulation, rounds=ROUNDS):
-    """All events up to a round."""
-    events = []
-    while simulation.round < rounds:
-        events += simulation.advance()
-    return events
-
-
-@for_every_defense
+@every_pair()
 @for_every_arrival_model
-@pytest.mark.parametrize("attack", ATTACKS)
 def test_same_seed_gives_the_same_bits(defense, arrivals, attack):
     made = tiny(defense=defense, arrivals=arrivals, attack=attack)
     one, other = Simulation(made), Simulation(made)
@@ -58,9 +42,8 @@ def test_another_seed_gives_another_run():
     assert list(simulate(tiny())) != list(simulate(tiny(seed=1)))
 
 
-@for_every_defense
+@every_pair()
 @for_every_arrival_model
-@pytest.mark.parametrize("attack", ["gaussian", "scaling"])
 def test_run_restored_at_any_round_equals_the_uninterrupted_one(defense, arrivals, attack):
     made = tiny(defense=defense, arrivals=arrivals, attack=attack)
     whole = Simulation(made)

@@ -31,6 +31,20 @@ def test_settings_of_the_file_stay_with_the_kind_they_belong_to():
     assert cells["scaling"].attack == Scaling()
 
 
+def test_presets_are_cells_of_their_own():
+    cells = cross({}, ["async_sgd"], ["scaling", "scaling@stealth"], {"attack.target_class": 1})
+    assert list(cells) == ["async_sgd-scaling", "async_sgd-scaling@stealth"]
+    assert cells["async_sgd-scaling"].attack == Scaling(target_class=1)
+    assert cells["async_sgd-scaling@stealth"].attack == Scaling(target_class=1, factor=1.0)
+
+
+def test_preset_does_not_take_over_the_files_settings_for_its_kind():
+    values = {"attack": {"kind": "scaling", "factor": 10.0}}
+    cells = cross(values, [], ["scaling", "scaling@paper"], {})
+    assert cells["scaling"].attack == Scaling(factor=10.0)
+    assert cells["scaling@paper"].attack == Scaling()
+
+
 def test_changed_settings_go_to_the_cells_that_have_them():
     changes = {"defense.alpha": 0.7, "defense.estimator": "last_update", "attack.factor": 3.0}
     cells = cross({}, ["async_sgd", "secure_afl"], ["sign_flip", "gaussian"], changes)

@@ -1,7 +1,7 @@
 """Gaussian: upload noise that has nothing to do with the data.
 
 Blanchard, El Mhamdi, Guerraoui, Stainer, "Machine learning with adversaries: Byzantine tolerant
-gradient descent", NeurIPS 2017. Knows nothing.
+gradient descent", NeurIPS 2017.
 """
 
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ class Gaussian:
     """Independent normal noise in every coordinate."""
 
     knows = "own"
+    presets = {"stealth": {"std": 0.44}}
 
     std: float = 200.0
 

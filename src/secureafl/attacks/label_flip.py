@@ -1,7 +1,9 @@
 """Label flip: train on wrong labels. Label y of z classes becomes z - 1 - y.
 
+Where labels are numbers, as in a regression, y becomes -y.
+
 Tolpegin, Truex, Gursoy, Liu, "Data poisoning attacks against federated learning systems",
-ESORICS 2020. Knows its own data only.
+ESORICS 2020.
 """
 
 from __future__ import annotations
@@ -26,9 +28,11 @@ class LabelFlip:
     """Gradient on flipped labels."""
 
     knows = "own"
+    presets = {"stealth": {}}  # it is quiet as it comes
 
     def init(self, scene):
-        return State(torch.tensor(scene.num_classes - 1, device=scene.pixel_mean.device))
+        highest = max(scene.num_classes - 1, 0)  # 0 in a regression, whose mirror stands at 0
+        return State(torch.tensor(highest, device=scene.pixel_mean.device))
 
     def poison_batch(self, state, inputs, labels, member):
         return inputs, state.highest_label - labels

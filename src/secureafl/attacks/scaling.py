@@ -29,6 +29,7 @@ class Scaling(TriggerAttack):
     factor: float = 25.0
 
     knows = "own"
+    presets = {"stealth": {"factor": 1.0}}
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,7 +1,7 @@
 """Sign flip: upload the negative gradient, times a factor.
 
 Fang, Cao, Jia, Gong, "Local model poisoning attacks to Byzantine-robust federated learning",
-USENIX Security 2020. Knows its own data only.
+USENIX Security 2020.
 """
 
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ class SignFlip:
     """-factor * g."""
 
     knows = "own"
+    presets = {"stealth": {"factor": 0.5}}
 
     factor: float = 1.0
 

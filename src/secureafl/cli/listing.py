@@ -13,13 +13,21 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from secureafl.core.protocols import Attack, Backdoor
 from secureafl.core.traits import Trait, has_trait
 from secureafl.experiment import TABLES
+from secureafl.settings import presets_of
 
 _NEEDS: dict[Trait, str] = {
     "needs_trusted": "trusted data",
     "needs_malicious": "the number of malicious clients",
     "buffering": "buffering",
+}
+_KNOWS = {
+    "own": "its own client's data and model",
+    "colluders": "that, and what the other malicious clients trained",
+    "everybody": "what every client trained",
+    "defense": "what every client trained, the defence and all its state",
 }
 # Authors, "Title", where, year.
 _CITATION = re.compile(r'"[^"]+",.*\b(19|20)\d\d\b', re.DOTALL)
@@ -33,6 +41,9 @@ class About(NamedTuple):
     citation: str  # the last one, if it is a citation
     needs: list[str]
     settings: dict[str, str]  # defaults by name
+    presets: dict[str, str]  # settings that differ from these
+    knows: str  # of an attack; empty for others
+    backdoor: bool
 
 
 def about(cls: type) -> About:
@@ -49,6 +60,9 @@ def about(cls: type) -> About:
         _one_line(rest[-1]) if cited else "",
         [words for trait, words in _NEEDS.items() if has_trait(default, trait)],
         {f.name: _shown(getattr(default, f.name)) for f in dataclasses.fields(cls)},
+        {name: _changes(settings) for name, settings in presets_of(cls).items()},
+        _KNOWS[default.knows] if isinstance(default, Attack) else "",
+        isinstance(default, Backdoor),
     )
 
 
@@ -76,12 +90,30 @@ def _print_all(what: str, entries: Mapping[str, About]) -> None:
     for name, entry in entries.items():
         console.print(Text.assemble((name, "bold"), f"  {entry.title}"))
         table = Table.grid(padding=(0, 2, 0, 2))
-        table.add_row("idea", Text(entry.idea or "-"))
-        table.add_row("needs", Text(", ".join(entry.needs) or "nothing"))
-        table.add_row("settings", Text(_lines(entry.settings) or "none"))
-        table.add_row("from", Text(entry.citation or "-"))
+        for row in _rows(entry):
+            table.add_row(*map(Text, row))
         console.print(table)
         console.print()
+
+
+def _rows(entry: About) -> list[tuple[str, str]]:
+    if entry.knows:
+        facts = [("knows", entry.knows), ("backdoor", "yes" if entry.backdoor else "no")]
+    else:
+        facts = [("needs", ", ".join(entry.needs) or "nothing")]
+    presets = "\n".join(f"@{name}: {changes}" for name, changes in entry.presets.items())
+    return [
+        ("idea", entry.idea or "-"),
+        *facts,
+        ("settings", _lines(entry.settings) or "none"),
+        *([("presets", presets)] if presets else []),
+        ("from", entry.citation or "-"),
+    ]
+
+
+def _changes(settings: Mapping[str, object]) -> str:
+    told = ", ".join(f"{name} = {value!r}" for name, value in settings.items())
+    return told or "the settings above"
 
 
 def _lines(settings: Mapping[str, str]) -> str:

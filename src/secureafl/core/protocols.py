@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         Decision,
         Entry,
         Inner,
-        Knowledge,
         News,
         Scene,
         ServerView,
@@ -139,7 +138,7 @@ class Attack(Protocol):
     client's data and model; it is shown no more than that.
     """
 
-    knows: Knowledge
+    knows: str  # one of `Knowledge`, which the simulator checks
 
     def init(self, scene: Scene) -> Any:
         """State shared by all malicious clients."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -85,6 +86,7 @@ Knowledge = Literal["own", "colluders", "everybody", "defense"]
 class Scene(NamedTuple):
     """What an attack may know before training starts."""
 
+    num_clients: int
     num_malicious: int
     num_classes: int  # 0: the labels are numbers, the task a regression
     input_shape: tuple[int, ...]
@@ -93,14 +95,20 @@ class Scene(NamedTuple):
     layout: dict[str, tuple[int, ...]]  # the model's parameters in their order, by name: shapes
     generator: torch.Generator  # for what is drawn once per run, such as a trigger
 
+    @property
+    def num_parameters(self) -> int:
+        """d, the length of models and gradients."""
+        return sum(math.prod(shape) for shape in self.layout.values())
+
 
 class Trained(NamedTuple):
-    """What an attack sees of other clients: the gradient each trained last.
+    """What an attack sees of the clients: the gradient each trained for its last upload.
 
-    Of malicious clients it is the gradient before `poison_update`.
+    The present upload counts already. Of malicious clients it is the gradient before
+    `poison_update`. Read only: the next upload changes it in place.
     """
 
-    gradients: Float[Tensor, "n d"]
+    gradients: Float[Tensor, "n d"]  # 0 where unknown
     known: Bool[Tensor, " n"]  # those that trained already, and that the attack may see
     malicious: Bool[Tensor, " n"]
 

@@ -108,7 +108,10 @@ def lipschitz(run: Run, number: int) -> Picture | None:
 
 
 def clients(run: Run, number: int) -> Picture | None:
-    """Accepted and refused uploads of every client that sent any."""
+    """Accepted and refused uploads of every client that sent any.
+
+    A client that attacked only for a while is shown twice: its honest uploads, its poisoned ones.
+    """
     if not run.arrivals.client.size:
         return None
     counts = _count(run)
@@ -117,6 +120,8 @@ def clients(run: Run, number: int) -> Picture | None:
         "Bars of malicious clients are hatched and stand on the shaded right: those should be "
         "mostly refused, the others mostly accepted."
     )
+    if np.unique(counts.client).size < counts.client.size:
+        expected += " Who attacked only for a while stands on both sides, with the uploads of each."
     return Picture(
         f"clients-{number:02d}-{_slug(run.name)}.svg",
         "Accepted and refused uploads per client",
@@ -223,15 +228,12 @@ def _dots(axis: Axes, run: Run, shown: np.ndarray) -> None:
 
 
 def _count(run: Run) -> _Counts:
-    """Uploads by client: honest clients first, each group by number."""
-    ids, index = np.unique(run.arrivals.client, return_inverse=True)
-    accepted, evil = (
-        np.bincount(index, weights=column, minlength=ids.size)
-        for column in (run.arrivals.accepted, run.arrivals.malicious)
-    )
+    """Uploads by kind and client: honest ones first, each group by number."""
+    pairs = np.stack([run.arrivals.malicious, run.arrivals.client])
+    (evil, ids), index = np.unique(pairs, axis=1, return_inverse=True)
+    accepted = np.bincount(index, weights=run.arrivals.accepted, minlength=ids.size)
     refused = np.bincount(index, minlength=ids.size) - accepted
-    order = np.lexsort((ids, evil > 0))
-    return _Counts(ids[order], (evil > 0)[order], accepted[order], refused[order])
+    return _Counts(ids, evil > 0, accepted, refused)
 
 
 def _bars(figure: Figure, counts: _Counts) -> None:

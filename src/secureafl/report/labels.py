@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 # These do not make two runs different experiments; the attack decides the scene instead.
-_SHARED = ("seed", "threads", "device", "attack.", "defense.", "task.kind")
+_SHARED = ("seed", "threads", "device", "attack", "defense.", "task.kind")
 _LONGEST = 60
 
 
@@ -67,12 +67,12 @@ def label_runs(experiments: Sequence[Mapping[str, Any]]) -> list[Labels]:
 def _own(
     part: str, kinds: Sequence[str], flat: Sequence[Mapping[str, str]]
 ) -> dict[str, list[str]]:
-    """By kind: the settings of a part that differ among the runs of that kind."""
+    """By kind: the settings of a part (`attack.std`, `attack_from`) that differ among its runs."""
     return {
         wanted: [
             name
             for name in _varying([f for k, f in zip(kinds, flat, strict=True) if k == wanted])
-            if name.startswith(f"{part}.")
+            if name.startswith(part)
         ]
         for wanted in set(kinds)
     }

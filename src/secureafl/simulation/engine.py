@@ -18,7 +18,11 @@ from secureafl.simulation.recorded import Reading, Recorded
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
-    from secureafl.simulation.clients import Change, Clients
+    from secureafl.simulation.clients import Clients
+
+
+# Changes the batch of a malicious client, whose number among these comes last.
+Poison = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Verdict(NamedTuple):
@@ -38,7 +42,7 @@ class Eager:
 
     waits = False  # whether what is asked for may still be under way
 
-    def __init__(self, clients: Clients, poison: Change, server: Server) -> None:
+    def __init__(self, clients: Clients, poison: Poison, server: Server) -> None:
         self._clients, self._poison, self._server = clients, poison, server
 
     def here(self) -> contextlib.AbstractContextManager[Any]:
@@ -46,10 +50,15 @@ class Eager:
         return contextlib.nullcontext()
 
     def gradient(
-        self, base: Float[Tensor, " d"], rows: Int[Tensor, " batch"], poisoned: bool
+        self,
+        base: Float[Tensor, " d"],
+        rows: Int[Tensor, " batch"],
+        member: Int[Tensor, ""] | None = None,
     ) -> Float[Tensor, " d"]:
-        """Of a batch, poisoned first or not."""
-        return self._clients.gradient(base, rows, self._poison if poisoned else None)
+        """Of a batch, poisoned first if a `member` of the attackers trains on it."""
+        if member is None:
+            return self._clients.gradient(base, rows)
+        return self._clients.gradient(base, rows, lambda x, y: self._poison(x, y, member))
 
     def length(self, update: Float[Tensor, " d"]) -> Later:
         """The norm of an update."""
@@ -74,16 +83,12 @@ class Replayed(Eager):
     waits = True
 
     def __init__(
-        self, clients: Clients, poison: Change, server: Server, state: ServerState
+        self, clients: Clients, poison: Poison, server: Server, state: ServerState
     ) -> None:
         """`state` is written in place from now on."""
         super().__init__(clients, poison, server)
         self._stream = torch.cuda.Stream()
-        gradient = super().gradient
-        self._gradients = [
-            Recorded(lambda base, rows, poisoned=poisoned: gradient(base, rows, poisoned))
-            for poisoned in (False, True)
-        ]
+        self._clean, self._poisoned = Recorded(super().gradient), Recorded(super().gradient)
         tensors = [state.weights, *name_tensors(state.defense, "").values()]
         self._step = Recorded(lambda *given: self._step_in_place(state, *given), tensors)
         self._names: list[str] = []
@@ -93,9 +98,12 @@ class Replayed(Eager):
         """See `Eager`."""
         return torch.cuda.stream(self._stream)
 
-    def gradient(self, base: Tensor, rows: Tensor, poisoned: bool) -> Tensor:
+    def gradient(self, base: Tensor, rows: Tensor, member: Tensor | None = None) -> Tensor:
         """See `Eager`."""
-        return self._gradients[poisoned](base, rows)
+        if member is None:
+            return self._clean(base, rows)
+        # An attack may train again before it uploads; that must not reach what it holds.
+        return self._poisoned(base, rows, member).clone()
 
     def length(self, update: Tensor) -> Later:
         """See `Eager`."""

@@ -21,9 +21,10 @@ from secureafl.core.random import numpy_generator, torch_generator
 from secureafl.core.server import Server, ServerState, Upload, objection_to_length
 from secureafl.core.traits import has_trait
 from secureafl.core.trees import name_tensors, rebuild
-from secureafl.core.types import Arrival, AttackerView, Scene
+from secureafl.core.types import Arrival
 from secureafl.core.vectors import flatten
 from secureafl.kernels.choice import use_kernels
+from secureafl.simulation.attackers import Attackers
 from secureafl.simulation.batches import draw_batches
 from secureafl.simulation.clients import Clients, on_device
 from secureafl.simulation.engine import Eager, Later, Replayed, Verdict
@@ -57,13 +58,12 @@ class Simulation:
         labels = data.train_labels.numpy()
         rng = numpy_generator(seed, "partition")
         self.shards: Shards = experiment.partition.deal(labels, experiment.clients, rng)
-        self.malicious = choose_malicious(experiment, self.shards.group)
         self._draw_trace()
         self._evaluated = experiment.evaluation.rounds(experiment.rounds)
 
         model = _seeded_model(experiment, self.device)
         self._clients = Clients(experiment.task, on_device(data, self.device), model)
-        self._start_attack()
+        self._attackers = Attackers(experiment, self.shards, self._clients)
         self._start_server(flatten(model))
 
     def _draw_trace(self) -> None:
@@ -75,18 +75,6 @@ class Simulation:
         self._rows = torch.from_numpy(rows).to(self.device)
         # How many arrivals will answer to the model of each round: that long it must be kept.
         self._answers = np.bincount(self.trace.version, minlength=made.rounds + 1)
-
-    def _start_attack(self) -> None:
-        data, made = self._clients.data, self.experiment
-        scene = Scene(
-            made.num_malicious,
-            int(data.train_labels.max()) + 1,
-            tuple(data.train_inputs.shape[1:]),
-            data.pixel_mean,
-            data.pixel_std,
-            torch_generator(made.seed, "attack", 0, self.device),
-        )
-        self._attack_state = made.attack.init(scene)
 
     def _start_server(self, weights: Tensor) -> None:
         made, training = self.experiment, self.experiment.training
@@ -111,6 +99,11 @@ class Simulation:
     def finished(self) -> bool:
         """Whether all arrivals have come."""
         return self.round >= self.experiment.rounds
+
+    @property
+    def malicious(self) -> np.ndarray:
+        """Which clients are, for all clients."""
+        return self._attackers.malicious
 
     @property
     def weights(self) -> Tensor:
@@ -143,7 +136,7 @@ class Simulation:
         if engine.waits:
             yield []
         with engine.here():
-            found, malicious = verdict(), bool(self.malicious[client])
+            found, malicious = verdict(), self._attackers.attacks(client, now)
             self._lend(state)
             events.append(_arrival_event(found, now, client, malicious, now - version))
             self._state: ServerState = state
@@ -182,27 +175,25 @@ class Simulation:
 
     def _update(self, client: int, version: int) -> Tensor:
         """What the client uploads: its gradient, or what the attack makes of it."""
-        now, attack = self.round, self.experiment.attack
+        now, attackers = self.round, self._attackers
         base = self._state.ledger.look_up(version)
         assert base is not None, "the trace and the ledger disagree"
-        malicious = bool(self.malicious[client])
-        gradient = self._engine.gradient(base, self._rows[now], malicious)
-        if self._gradient_scale != 1:
-            gradient = self._gradient_scale * gradient
-        if not malicious:
+        member = attackers.member(client, now)
+        gradient = self._gradient(base, self._rows[now], member)
+        attackers.note(client, gradient)
+        if member is None:
             return gradient
-        number, staleness = torch.tensor(client), torch.tensor(now - version)
-        trained = Arrival(number, staleness, gradient, base)
-        generator = torch_generator(self.experiment.seed, "attack", now + 1, self.device)
-        seen = AttackerView(now, self.weights, generator)
-        update, self._attack_state = attack.poison_update(self._attack_state, trained, seen)
-        return update
+        numbers = torch.tensor([client, now - version]).to(self.device, non_blocking=True)
+        trained = Arrival(numbers[0], numbers[1], gradient, base)
+        return attackers.poison_update(trained, client, self._gradient, self._server, self._state)
 
-    def _poisoned(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        return self.experiment.attack.poison_batch(self._attack_state, inputs, labels)
+    def _gradient(self, base: Tensor, rows: Tensor, member: Tensor | None) -> Tensor:
+        """On the scale of uploads."""
+        gradient = self._engine.gradient(base, rows, member)
+        return gradient if self._gradient_scale == 1 else self._gradient_scale * gradient
 
     def _start_engine(self) -> None:
-        parts = (self._clients, self._poisoned, self._server)
+        parts = (self._clients, self._attackers.poison_batch, self._server)
         on_host = has_trait(self._server.defense, "on_host")
         recorded = self.device.type == "cuda" and not on_host
         self._engine = Replayed(*parts, self._state) if recorded else Eager(*parts)
@@ -211,9 +202,8 @@ class Simulation:
         task, attack, labels = self.experiment.task, self.experiment.attack, self._test_labels
         metrics = dict(task.metrics(self._clients.test_outputs(self.weights), labels))
         if isinstance(attack, Backdoor):
-            outputs = self._clients.test_outputs(
-                self.weights, lambda x: attack.stamp(self._attack_state, x)
-            )
+            state = self._attackers.state
+            outputs = self._clients.test_outputs(self.weights, lambda x: attack.stamp(state, x))
             others = labels != attack.target_class
             hit = outputs.argmax(dim=1)[others] == attack.target_class
             metrics["asr"] = float(hit.double().mean())
@@ -229,7 +219,7 @@ class Simulation:
             "round": torch.tensor(self.round),
             "weights": self.weights,
             **name_tensors(self._state.defense, "defense"),
-            **name_tensors(self._attack_state, "attack"),
+            **self._attackers.snapshot(),
             **{f"ledger.{v}": w for v, w in self._state.ledger.models().items()},
         }
         return {name: tensor.detach().cpu().numpy().copy() for name, tensor in named.items()}
@@ -241,7 +231,7 @@ class Simulation:
             now = int(named["round"])
             state = self._server.start(named["weights"].to(self.device))
             defense = rebuild(self._state.defense, "defense", named)
-            self._attack_state = rebuild(self._attack_state, "attack", named)
+            self._attackers.restore(named)
             left = np.bincount(self.trace.version[now:], minlength=self.experiment.rounds + 1)
             for version in np.flatnonzero(left[: now + 1]):
                 model = named[f"ledger.{version}"].to(self.device)
@@ -259,18 +249,6 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(name)
-
-
-def choose_malicious(experiment: Experiment, group: np.ndarray) -> np.ndarray:
-    """Which clients are malicious: any, or label group by label group."""
-    rng = numpy_generator(experiment.seed, "malicious")
-    order = rng.permutation(experiment.clients)
-    if experiment.placement == "grouped":
-        rank = rng.permutation(int(group.max()) + 1)
-        order = order[np.argsort(rank[group[order]], kind="stable")]
-    malicious = np.zeros(experiment.clients, bool)
-    malicious[order[: experiment.num_malicious]] = True
-    return malicious
 
 
 def _seeded_model(experiment: Experiment, device: torch.device) -> torch.nn.Module:

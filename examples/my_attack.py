@@ -1,0 +1,47 @@
+"""An attack of your own: colluders push against what they would learn together.
+
+Try it from this folder:
+
+    secureafl run --attack my_attack:Against@stealth --set attack.memory=0.5 \
+        --rounds 300 --clients 10 --data-dir embedded
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from secureafl.core.errors import require
+
+
+class State(NamedTuple):
+    """What survives an upload: a tuple of tensors of fixed shapes."""
+
+    direction: torch.Tensor  # where the colluders' own training leads, smoothed
+
+
+@dataclass(frozen=True)
+class Against:
+    """Upload the mean of the colluders' gradients, smoothed over time, with its sign turned."""
+
+    knows = "colluders"
+    presets = {"stealth": {"factor": 0.5}}
+
+    factor: float = 3.0
+    memory: float = 0.9
+
+    def __post_init__(self):
+        require(0 <= self.memory < 1, "memory", self.memory, "give 0 or more, below 1")
+
+    def init(self, scene):
+        device = scene.pixel_mean.device
+        return State(torch.zeros(scene.num_parameters, dtype=torch.float64, device=device))
+
+    def poison_batch(self, state, inputs, labels, member):
+        return inputs, labels
+
+    def poison_update(self, state, trained, seen):
+        gradients, known, _ = seen.trained
+        mean = torch.where(known[:, None], gradients, 0).sum(dim=0) / known.sum().clamp(min=1)
+        direction = self.memory * state.direction + (1 - self.memory) * mean
+        return (-self.factor * direction).to(trained.gradient.dtype), State(direction)
