@@ -6,6 +6,7 @@ from secureafl.attacks.label_flip import LabelFlip
 from secureafl.attacks.none import NoAttack
 from secureafl.attacks.scaling import Scaling
 from secureafl.attacks.sign_flip import SignFlip
+from secureafl.attacks.three_d_fed import ThreeDFed
 
 ATTACKS = {
     "none": NoAttack,
@@ -13,5 +14,6 @@ ATTACKS = {
     "sign_flip": SignFlip,
     "gaussian": Gaussian,
     "scaling": Scaling,
+    "three_d_fed": ThreeDFed,
     "adaptive": Adaptive,
 }
