@@ -10,6 +10,7 @@ from secureafl.core.quantile import (
     no_history,
     observe,
     observe_reference,
+    passing_bound,
     quantile,
     quantile_reference,
 )
@@ -128,3 +129,18 @@ def test_without_values_to_look_at_the_reference_version_runs():
     history = observe(no_history(3, meta), value, counts > 0)
     assert history.ordered.shape == (4,)
     assert quantile(history, 0.8).device == meta
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@given(
+    window=st.integers(0, 6),
+    values=st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.5, 2.0, 4.0]), max_size=12),
+    new=st.sampled_from([0.0, 0.25, 0.5, 1.0, 1.25, 2.0, 4.0, 9.0]),
+)
+def test_value_passes_the_quantile_it_joins_up_to_the_bound(level, window, values, new):
+    history = no_history(window, CPU)
+    for value in values:
+        history = see(observe, history, value)
+    bound = float(passing_bound(history, level))
+    after = see(observe, history, new)
+    assert (new <= float(quantile(after, level))) == (new <= bound)

@@ -3,7 +3,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from secureafl.core.trees import name_tensors, rebuild
+from secureafl.core.trees import clone, name_tensors, rebuild
 
 
 class Inner(NamedTuple):
@@ -49,3 +49,13 @@ def test_stateless_is_an_empty_tuple():
 def test_missing_tensor_is_named():
     with pytest.raises(KeyError, match=r"s\.inner\.0\.count"):
         rebuild(example(), "s", {"s.rows": torch.ones(1)})
+
+
+def test_clone_shares_nothing_with_the_state():
+    state = example()
+    copy = clone(state)
+    before = {name: tensor.clone() for name, tensor in name_tensors(state, "").items()}
+    for tensor in name_tensors(copy, "").values():
+        tensor.zero_()
+    assert isinstance(copy.inner[0], Inner)
+    assert all(torch.equal(name_tensors(state, "")[name], old) for name, old in before.items())

@@ -1,5 +1,6 @@
 """What malicious clients do; the name in a TOML file is the key here."""
 
+from secureafl.attacks.adaptive import Adaptive
 from secureafl.attacks.alie import Alie
 from secureafl.attacks.dba import Dba
 from secureafl.attacks.gaussian import Gaussian
@@ -13,6 +14,7 @@ from secureafl.attacks.none import NoAttack
 from secureafl.attacks.pgd import Pgd
 from secureafl.attacks.scaling import Scaling
 from secureafl.attacks.sign_flip import SignFlip
+from secureafl.attacks.three_d_fed import ThreeDFed
 
 ATTACKS = {
     "none": NoAttack,
@@ -23,7 +25,9 @@ ATTACKS = {
     "dba": Dba,
     "pgd": Pgd,
     "neurotoxin": Neurotoxin,
+    "three_d_fed": ThreeDFed,
     "min_max": MinMax,
+    "adaptive": Adaptive,
     "min_sum": MinSum,
     "alie": Alie,
     "inner_product": InnerProduct,

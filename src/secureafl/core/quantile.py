@@ -110,3 +110,17 @@ def _quantile_cpu(history: History, level: float) -> Tensor:
     below, above = float(ordered[low]), float(ordered[min(low + 1, newest)])
     inside = below if above == below else below + (above - below) * (level * newest - low)
     return torch.tensor(inside, dtype=torch.float64)
+
+
+def passing_bound(history: History, level: float) -> Float[Tensor, ""]:
+    """Largest value that, once observed, is not above the quantile it helps to make.
+
+    Among N others that is the one with floor(level N) below it: a larger value is itself the upper
+    of the two neighbours the quantile lies between, or above both. +inf if every value passes.
+    """
+    window = len(history.recent)
+    others = history.count.clamp(max=window - 1)
+    place = (level * others.to(torch.float64)).floor().long()
+    # The oldest leaves a full window before the quantile is taken; +inf stands for "none does".
+    hole = torch.searchsorted(history.ordered, row(history.recent, history.count % window))
+    return row(history.ordered, place + (place >= hole))

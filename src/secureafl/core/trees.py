@@ -29,4 +29,15 @@ def rebuild(template: Any, prefix: str, named: Mapping[str, Tensor]) -> Any:
         rebuild(child, f"{prefix}.{name}", named)
         for name, child in zip(names, template, strict=True)
     ]
+    return _alike(template, children)
+
+
+def clone(state: Any) -> Any:
+    """A copy that shares no tensor with `state`, which may then be written in place."""
+    if isinstance(state, Tensor):
+        return state.clone()
+    return _alike(state, [clone(child) for child in state])
+
+
+def _alike(template: Any, children: list[Any]) -> Any:
     return type(template)(*children) if hasattr(template, "_fields") else tuple(children)

@@ -32,9 +32,10 @@ from secureafl.estimators.lbfgs import Lbfgs
 from secureafl.kernels.memory import Memory, no_memory
 from secureafl.kernels.operations import after_step, exchange, hear, judge, meet, order_step
 from secureafl.kernels.step import Choice, moves_since, step_along
-from secureafl.kernels.tiles import OWN, combine
+from secureafl.kernels.tiles import BASE, GRADIENT, OWN, combine, read_client
 
 if TYPE_CHECKING:
+    from jaxtyping import Float
     from torch import Tensor
 
 
@@ -110,8 +111,7 @@ class SecureAfl:
         memory, weights, rule = state.memory, server.weights, state.rule
         # A client has one voice: its upload if that counts, else nothing this round.
         voice = accepted if self.use_received else torch.zeros_like(accepted)
-        inner = Inner(memory.gram, memory.along, memory.squared)
-        shares = self.estimator.shares(state.notes, inner)
+        shares = _shares(self, state)
         present, count = hear(memory.known, shares, arrival.client, voice)
         if _is_order_rule(type(self.aggregator)):
             ranks = cast(OrderRule, self.aggregator).ranks(count)
@@ -128,6 +128,31 @@ class SecureAfl:
         return zero_unless(ready, step.direction), ready, state
 
 
+def estimates(
+    defense: SecureAfl, state: State, weights: Float[Tensor, " d"]
+) -> Float[Tensor, "n d"]:
+    """What the server takes each known client to say on the current model; others get zeros."""
+    shares = _shares(defense, state).to(weights.dtype)
+    return combine(state.memory.vectors, shares, weights)
+
+
+def _shares(defense: SecureAfl, state: State) -> Float[Tensor, "n slots"]:
+    """Of each remembered vector in its client's estimate."""
+    memory = state.memory
+    inner = Inner(memory.gram, memory.along, memory.squared)
+    return defense.estimator.shares(state.notes, inner)
+
+
+def last_upload(state: State, arrival: Arrival) -> tuple[Tensor, Tensor, Tensor]:
+    """What the filter compares an arrival with: gradient, base, and whether there is one."""
+    if state.reference:
+        gradient, base, known = (row(kind, arrival.client) for kind in state.reference)
+        return gradient, base, known
+    vectors, known = state.memory.vectors[:, :, :OWN], state.memory.known
+    mine = read_client(vectors, arrival.client, arrival.gradient.numel())
+    return mine[GRADIENT], mine[BASE], row(known, arrival.client)
+
+
 @functools.cache
 def _is_order_rule(kind: type) -> bool:
     return issubclass(kind, OrderRule)  # slow, for a protocol
@@ -142,5 +167,5 @@ def _trusted_gradient(rule: Aggregator, server: ServerView) -> Tensor | None:
 
 def _since_last_upload(reference: Uploads, arrival: Arrival) -> News:
     """As `meet`, but beside the client's last upload whatever became of that."""
-    gradient, base = (row(kind, arrival.client) for kind in (reference.gradient, reference.base))
-    return News(row(reference.known, arrival.client), *moves_since(gradient, base, arrival))
+    gradient, base, known = (row(kind, arrival.client) for kind in reference)
+    return News(known, *moves_since(gradient, base, arrival))

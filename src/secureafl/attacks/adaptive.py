@@ -1,0 +1,85 @@
+"""Adaptive: knows the whole server, pushes its median back, and is not noticed.
+
+All malicious clients aim at one lie: the mean of what the honest ones are taken to say, moved
+against the median's sign by a number of standard deviations, no more of them than help. Against
+SecureAFL each moves there from its last upload as fast as the filter lets it, since the filter
+compares a client with itself alone. Any other defence is asked, on a copy of its state, what it
+would do with lies bold and timid; the one that hurts most is uploaded.
+
+The lie is in the manner of Shejwalkar, Houmansadr, "Manipulating the Byzantine: optimizing model
+poisoning attacks and defenses for federated learning", NDSS 2021.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from secureafl.aggregators.mean import Mean
+from secureafl.attacks.evasion import ask_defense, pass_filter
+from secureafl.attacks.median_push import MOST, lie, smallest_best, survey
+from secureafl.core.errors import require
+from secureafl.defenses.secure_afl import SecureAfl, estimates
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from secureafl.core.protocols import Defense
+    from secureafl.core.types import Insight, Trained
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """The most harmful upload that the defence accepts.
+
+    A share `strength` of the standard deviations is used. Where no honest client is known yet, or
+    no lie is accepted, the honest gradient is uploaded.
+    """
+
+    knows = "defense"
+    presets = {"stealth": {"strength": 0.3}}
+
+    strength: float = 1.0
+
+    def __post_init__(self) -> None:
+        remedy = "give a share above 0, at most 1"
+        require(0 < self.strength <= 1, "strength", self.strength, remedy)
+
+    def init(self, scene):
+        return ()
+
+    def poison_batch(self, state, inputs, labels, member):
+        return inputs, labels
+
+    def poison_update(self, state, trained, seen):
+        defense, kept = seen.insight[:2]
+        values, honest = _honest_values(seen.trained, seen.insight)
+        crowd = survey(values, honest, seen.trained.malicious.sum())
+        deviations = smallest_best(crowd) if _saturates(defense) else MOST
+        target = lie(crowd, self.strength * deviations)
+        # Short and straight against the median: into tests of length or angle that fit tightly.
+        back = -2 * self.strength * crowd.median
+        ways = torch.stack([target, back, crowd.median])
+        ways = torch.where(crowd.count > 0, ways, trained.gradient)
+        if isinstance(defense, SecureAfl):
+            return pass_filter(defense, kept, trained, ways[0]), state
+        return ask_defense(seen.insight, trained, ways[:2], ways[2]), state
+
+
+def _saturates(defense: Defense) -> bool:
+    """Whether a longer lie soon does no more; where the step follows it, longer is worse."""
+    if not isinstance(defense, SecureAfl):
+        return False
+    return defense.estimate and not isinstance(defense.aggregator, Mean)
+
+
+def _honest_values(trained: Trained, insight: Insight) -> tuple[Tensor, Tensor]:
+    """What clients say, and whose is honest: SecureAFL's own estimates, else the last trained."""
+    defense, state, server = insight
+    if isinstance(defense, SecureAfl):
+        values, known = estimates(defense, state, server.weights), state.memory.known
+    else:
+        values, known = trained.gradients, trained.known
+    return values, known & ~trained.malicious

@@ -1,0 +1,79 @@
+"""Uploads as harmful as a defence lets pass, by who knows all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+
+from secureafl.core.quantile import passing_bound
+from secureafl.core.server import LARGEST_NORM
+from secureafl.core.trees import clone
+from secureafl.core.vectors import clipped, exact_norm
+from secureafl.defenses.secure_afl import SecureAfl, State, last_upload
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from secureafl.core.types import Arrival, Insight
+
+# Shares of the way from the honest clients' median to a target.
+_BOLDNESS = (1.0, 0.5, 0.25, 0.1)
+# Below the filter's bound: the defence's arithmetic need not round as this one does.
+_MARGIN = 1e-3
+
+
+def pass_filter(
+    defense: SecureAfl, state: State, trained: Arrival, target: Float[Tensor, " d"]
+) -> Float[Tensor, " d"]:
+    """As near to the target as SecureAFL's filter lets this client come at once.
+
+    A first upload is only clipped; after that, the way from the client's last upload is at most the
+    largest factor that passes, times the way between the base models.
+    """
+    gradient, base, known = last_upload(state, trained)
+    moved = exact_norm(trained.base - base)
+    bound = passing_bound(state.factors, defense.alpha)
+    free = (moved == 0) | (not defense.filter)  # without a factor everything passes
+    reach = torch.where(free, torch.inf, bound * moved)
+    way = (target - gradient).double()
+    share = ((1 - _MARGIN) * reach / exact_norm(way)).nan_to_num(nan=1.0).clamp(max=1)
+    near = (gradient.double() + share * way).to(target.dtype)
+    # Where rounding is longer than the reach, the last upload once more has a factor of 0.
+    near = torch.where(exact_norm(near - gradient) <= (1 - _MARGIN / 2) * reach, near, gradient)
+    first = clipped(target, torch.full_like(moved, defense.clip_norm))
+    return torch.where(known, near, first)
+
+
+def ask_defense(
+    insight: Insight, honest: Arrival, targets: Float[Tensor, "k d"], median: Float[Tensor, " d"]
+) -> Float[Tensor, " d"]:
+    """Of uploads between the honest clients' median and the targets, the one that hurts most.
+
+    The defence itself is asked which it accepts, on copies of its state; the honest gradient is
+    asked about too, and uploaded if none is accepted. A step hurts as far as it points against the
+    median. Where an accepted upload makes no step yet, the boldest is taken.
+    """
+    chosen, most = honest.gradient, -torch.inf
+    for upload in _boldest_first(honest.gradient, targets, median):
+        asked = honest._replace(gradient=upload.clone())
+        decision, _ = insight.defense.step(clone(insight.state), asked, insight.server)
+        harm = -(median.double() @ decision.direction.double())
+        flags = decision.accepted.double(), decision.ready.double()
+        accepted, ready, harm = torch.stack([*flags, harm]).tolist()
+        if accepted and harm > most:
+            chosen, most = upload, harm
+        if accepted and not ready:
+            break
+    return chosen
+
+
+def _boldest_first(honest: Tensor, targets: Tensor, median: Tensor) -> Iterator[Tensor]:
+    radius = honest.new_tensor(LARGEST_NORM / 2, dtype=torch.float64)
+    for share in _BOLDNESS:
+        for target in targets:
+            yield clipped(median + share * (target - median), radius)
+    yield clipped(median, radius)
+    yield honest
