@@ -147,3 +147,4 @@ class Data(NamedTuple):
     pixel_std: Float[Tensor, " c"]
     source: str  # where it was found, for people
     fingerprint: str  # checksum, so that a resumed run refuses other data
+    train_origin: Int[Tensor, " samples"] | None = None  # which recording, say, each is of

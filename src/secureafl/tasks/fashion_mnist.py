@@ -7,20 +7,19 @@ images, ships with the package, so that everything runs without a download.
 
 from __future__ import annotations
 
-import os
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from secureafl.core.errors import DataError
 from secureafl.core.types import Data
+from secureafl.tasks.classification import Classification
 from secureafl.tasks.idx import find_idx, read_idx
-from secureafl.tasks.models import paper_cnn
+from secureafl.tasks.in_memory import from_tensors
+from secureafl.tasks.models.cnn import Size, paper_cnn
+from secureafl.tasks.places import data_home
 
 EMBEDDED = Path(__file__).parent / "data" / "fashion_mnist"
 
@@ -30,10 +29,11 @@ _STEMS = tuple(
 
 
 @dataclass(frozen=True)
-class FashionMnist:
+class FashionMnist(Classification):
     """Fashion-MNIST with the paper's CNN."""
 
     data_dir: str = ""  # folder of the IDX files; "" looks around, "embedded" takes the slice
+    cnn: Size = "140k"  # parameters; the wider ones are for tables of running times
 
     def load(self) -> Data:
         """Read the data set."""
@@ -47,15 +47,7 @@ class FashionMnist:
 
     def model(self) -> torch.nn.Module:
         """The paper's CNN."""
-        return paper_cnn()
-
-    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Cross entropy."""
-        return cross_entropy(outputs, labels)
-
-    def metrics(self, outputs: Tensor, labels: Tensor) -> dict[str, float]:
-        """Test error rate."""
-        return {"ter": float((outputs.argmax(dim=1) != labels).double().mean())}
+        return paper_cnn(self.cnn)
 
     def _find(self) -> tuple[Path, str]:
         if self.data_dir == "embedded":
@@ -74,7 +66,7 @@ class FashionMnist:
 
 def _usual_places() -> list[tuple[Path, str]]:
     debian = Path("/usr/share/datasets/fashion-mnist")
-    home = Path(os.environ.get("SECUREAFL_DATA", "data"))
+    home = data_home()
     return [
         (home / "FashionMNIST" / "raw", "torchvision's folder"),
         (home / "fashion-mnist", "data folder"),
@@ -88,16 +80,6 @@ def _data(arrays: list[np.ndarray], folder: Path, source: str) -> Data:
         fits = images.shape[1:] == (28, 28) and labels.shape == images.shape[:1] and len(labels) > 0
         if not fits or labels.max() > 9:
             raise DataError(f"{folder}: the {part} files are not Fashion-MNIST; fetch them again")
-    checksum = 0
-    for array in arrays:
-        checksum = zlib.crc32(array.data, checksum)
-    return Data(
-        train_inputs=torch.from_numpy(train[:, None].copy()),
-        train_labels=torch.from_numpy(train_labels.astype(np.int64)),
-        test_inputs=torch.from_numpy(test[:, None].copy()),
-        test_labels=torch.from_numpy(test_labels.astype(np.int64)),
-        pixel_mean=torch.tensor([train.mean() / 255], dtype=torch.float32),
-        pixel_std=torch.tensor([train.std() / 255], dtype=torch.float32),
-        source=f"{source} ({len(train):,} training, {len(test):,} test images)",
-        fingerprint=f"{checksum:08x}",
-    )
+    train, test = (torch.from_numpy(images[:, None].copy()) for images in (train, test))
+    labels = (torch.from_numpy(y.astype(np.int64)) for y in (train_labels, test_labels))
+    return from_tensors(*zip((train, test), labels, strict=True), source)

@@ -1,0 +1,18 @@
+"""What all tasks with classes share."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+
+class Classification:
+    """Base of the tasks with classes: loss and metric."""
+
+    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Cross entropy."""
+        return cross_entropy(outputs, labels)
+
+    def metrics(self, outputs: Tensor, labels: Tensor) -> dict[str, float]:
+        """Test error rate."""
+        return {"ter": float((outputs.argmax(dim=1) != labels).double().mean())}

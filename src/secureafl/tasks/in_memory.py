@@ -1,0 +1,98 @@
+"""A data set of tensors, checked: what every task's `load` ends with."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from secureafl.core.errors import DataError
+from secureafl.core.types import Data
+
+Samples = tuple[Tensor, Tensor]  # inputs and labels
+
+_CHUNK = 1000  # samples at a time, so that statistics of a large set need little memory
+
+
+def from_tensors(
+    train: Samples, test: Samples, source: str, train_origin: Tensor | None = None
+) -> Data:
+    """Samples in memory; inputs are standardised per channel (their second axis) when used.
+
+    Images stay bytes. Inputs of other whole numbers, such as tokens, are left alone. Labels are
+    whole numbers from 0 (classes), or floats (a regression).
+    """
+    for (inputs, labels), part in ((train, "training"), (test, "test")):
+        _check(inputs, labels, f"{source}, {part} samples")
+    mean, std = _statistics(train[0])
+    origin = [] if train_origin is None else [train_origin]
+    return Data(
+        *train,
+        *test,
+        pixel_mean=mean,
+        pixel_std=std,
+        source=f"{source} ({len(train[0]):,} training, {len(test[0]):,} test samples)",
+        fingerprint=f"{_checksum([*train, *test, *origin]):08x}",
+        train_origin=train_origin,
+    )
+
+
+def from_datasets(train: Dataset, test: Dataset, source: str) -> Data:
+    """Map-style data sets whose items are (input, label), read once into memory."""
+    return from_tensors(_stacked(train), _stacked(test), source)
+
+
+def _stacked(dataset: Dataset) -> Samples:
+    items = [dataset[i] for i in range(len(dataset))]  # pyrefly: ignore  (map-style ones have it)
+    inputs = torch.stack([torch.as_tensor(x) for x, _ in items])
+    labels = torch.as_tensor([y.item() if isinstance(y, Tensor) else y for _, y in items])
+    return inputs, labels
+
+
+def _check(inputs: Tensor, labels: Tensor, what: str) -> None:
+    if not len(inputs) or labels.shape != inputs.shape[:1]:
+        shapes = f"{tuple(inputs.shape)} and {tuple(labels.shape)}"
+        raise DataError(f"{what}: inputs and labels are {shapes}; give a label for each, at least 1")
+    kinds = (torch.int64, torch.float32)
+    if labels.dtype not in kinds:
+        raise DataError(f"{what}: labels are {labels.dtype}; give int64 (classes) or float32")
+    if labels.dtype == torch.int64 and labels.min() < 0:
+        raise DataError(f"{what}: there is a label {int(labels.min())}; number classes from 0")
+    for values in (inputs, labels):
+        if values.is_floating_point() and not torch.isfinite(values).all():
+            raise DataError(f"{what}: some numbers are not finite; remove those samples")
+
+
+def _statistics(inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each channel, with bytes counted as 0 to 1."""
+    channels = inputs.shape[1] if inputs.dim() > 1 else 1
+    if inputs.dtype == torch.uint8:
+        counts = sum(_counts(chunk, channels) for chunk in inputs.split(_CHUNK))
+        share, value = counts / counts.sum(axis=1, keepdims=True), np.arange(256) / 255
+        mean = share @ value
+        std = np.sqrt((share * (value - mean[:, None]) ** 2).sum(axis=1))
+    elif inputs.is_floating_point():
+        columns = inputs.reshape(len(inputs), channels, -1).double()
+        mean, std = columns.mean(dim=(0, 2)).numpy(), columns.std(dim=(0, 2), correction=0).numpy()
+    else:
+        mean, std = np.zeros(channels), np.ones(channels)
+    std = np.where(std > 0, std, 1)  # what never changes is not divided by 0
+    return torch.from_numpy(mean).float(), torch.from_numpy(std).float()
+
+
+def _counts(images: Tensor, channels: int) -> np.ndarray:
+    values = images.numpy().reshape(len(images), channels, -1)
+    return np.stack([np.bincount(values[:, c].ravel(), minlength=256) for c in range(channels)])
+
+
+def _checksum(tensors: list[Tensor]) -> int:
+    checksum = 0
+    for tensor in tensors:
+        values = tensor.numpy()
+        if values.dtype == np.int64 and values.max() < 256:
+            values = values.astype(np.uint8)  # as data files hold labels
+        checksum = zlib.crc32(np.ascontiguousarray(values).data, checksum)
+    return checksum

@@ -1,0 +1,83 @@
+"""Tiny-ImageNet: 64 x 64 colour images of 200 kinds of things and animals.
+
+Its validation part is the test set here, since its test part has no labels.
+
+Le, Yang, "Tiny ImageNet visual recognition challenge", CS 231N, Stanford, 2015.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from secureafl.core.errors import DataError
+from secureafl.core.types import Data
+from secureafl.tasks.classification import Classification
+from secureafl.tasks.in_memory import Samples, from_tensors
+from secureafl.tasks.jpegs import read_jpegs
+from secureafl.tasks.models.resnet import Norm, ResNet20
+from secureafl.tasks.places import find_folder
+
+_CLASSES = 200
+
+
+@dataclass(frozen=True)
+class TinyImagenet(Classification):
+    """Tiny-ImageNet with ResNet-20."""
+
+    data_dir: str = ""  # folder of tiny-imagenet-200
+    norm: Norm = "batch"
+
+    def load(self) -> Data:
+        """Read the data set."""
+        folder = find_folder("tiny_imagenet", self.data_dir, "tiny-imagenet-200", "wnids.txt")
+        # By name, as tools that look at the folders alone number them.
+        number = {name: i for i, name in enumerate(sorted(_lines(folder / "wnids.txt")))}
+        if len(number) != _CLASSES:
+            raise DataError(f"{folder}/wnids.txt: {len(number)} classes, not {_CLASSES}")
+        train = _samples(_training_files(folder, number), folder, "training")
+        return from_tensors(train, _samples(_test_files(folder, number), folder, "test"), str(folder))
+
+    def model(self) -> torch.nn.Module:
+        """ResNet-20."""
+        return ResNet20(_CLASSES, self.norm)
+
+
+Labelled = list[tuple[Path, int]]
+
+
+def _training_files(folder: Path, number: dict[str, int]) -> Labelled:
+    return [
+        (path, label)
+        for name, label in number.items()
+        for path in sorted((folder / "train" / name / "images").glob("*.JPEG"))
+    ]
+
+
+def _test_files(folder: Path, number: dict[str, int]) -> Labelled:
+    notes = folder / "val" / "val_annotations.txt"
+    found = []
+    for line, text in enumerate(_lines(notes), 1):
+        file, _, rest = text.partition("\t")
+        name = rest.partition("\t")[0]
+        if name not in number or Path(file).name != file:
+            raise DataError(f"{notes}, line {line}: damaged; fetch the data set again")
+        found.append((folder / "val" / "images" / file, number[name]))
+    return found
+
+
+def _samples(files: Labelled, folder: Path, part: str) -> Samples:
+    if not files:
+        raise DataError(f"{folder}: no {part} images; fetch the data set again")
+    images = read_jpegs([path for path, _ in files], folder, lambda image: image)
+    return torch.from_numpy(images), torch.from_numpy(np.array([label for _, label in files]))
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except (OSError, UnicodeError) as error:
+        raise DataError(f"{path}: cannot be read; fetch the data set again") from error

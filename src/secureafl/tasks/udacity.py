@@ -1,0 +1,124 @@
+"""Udacity: the steering angle from what a car's camera sees in Udacity's simulator.
+
+A recording is a folder the simulator wrote: `driving_log.csv` and the pictures in `IMG/`. Each
+recording stands for a company's car; its last fifth is test data. Of a picture of 320 x 160 pixels
+the rows from 60 to 135 are taken, without sky and bonnet, and shrunk to 64 x 64.
+
+Udacity, "Self-driving car simulator", 2016.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass
+from pathlib import Path, PureWindowsPath
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+
+from secureafl.core.errors import DataError
+from secureafl.core.types import Data
+from secureafl.tasks.in_memory import from_tensors
+from secureafl.tasks.jpegs import SIDE, read_jpegs
+from secureafl.tasks.models.resnet import Norm, ResNet20
+from secureafl.tasks.places import data_home
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_LOG = "driving_log.csv"
+_CENTRE, _STEERING = 0, 3  # columns
+_TOP, _BOTTOM = 60 / 160, 135 / 160  # of the picture's height
+_TEST_SHARE = 0.2
+
+
+class Frame(NamedTuple):
+    """One picture and what the driver did."""
+
+    picture: Path
+    steering: float
+
+
+@dataclass(frozen=True)
+class Udacity:
+    """Steering angle with ResNet-20."""
+
+    data_dir: str = ""  # folder of recordings, or one recording
+    norm: Norm = "batch"
+
+    def load(self) -> Data:
+        """Read the data set."""
+        folder, logs = self._find()
+        recordings = [_read_log(log) for log in logs]
+        frames = [frame for recording in recordings for frame in recording]
+        images = torch.from_numpy(read_jpegs([f.picture for f in frames], folder, _prepared))
+        steering = torch.tensor([f.steering for f in frames])
+        origin = torch.arange(len(logs)).repeat_interleave(torch.tensor([*map(len, recordings)]))
+        late = torch.cat([_is_late(len(recording)) for recording in recordings])
+        train, test = ((images[part], steering[part]) for part in (~late, late))
+        return from_tensors(train, test, f"{folder}, {len(logs)} recordings", origin[~late])
+
+    def model(self) -> nn.Module:
+        """ResNet-20 with a single output."""
+        return nn.Sequential(ResNet20(1, self.norm), nn.Flatten(0))
+
+    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Mean squared error."""
+        return mse_loss(outputs, labels)
+
+    def metrics(self, outputs: Tensor, labels: Tensor) -> dict[str, float]:
+        """Root mean squared error."""
+        return {"rmse": math.sqrt(mse_loss(outputs.double(), labels.double()))}
+
+    def _find(self) -> tuple[Path, list[Path]]:
+        home = Path(self.data_dir).expanduser() if self.data_dir else data_home()
+        if self.data_dir and not home.is_dir():
+            raise DataError(f"data_dir = {self.data_dir!r}: no such folder")
+        for folder in (home / "udacity", *([home] if self.data_dir else [])):
+            logs = [folder / _LOG] if (folder / _LOG).is_file() else sorted(folder.glob(f"*/{_LOG}"))
+            if logs:
+                return folder, logs
+        remedy = "see 'secureafl data udacity', or give its place with --data-dir"
+        raise DataError(f"udacity: there is no udacity/*/{_LOG} in {home}; {remedy}")
+
+
+def _is_late(count: int) -> Tensor:
+    """Which of a recording's frames are its test part."""
+    return torch.arange(count) >= math.ceil((1 - _TEST_SHARE) * count)
+
+
+def _read_log(path: Path) -> list[Frame]:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = [row for row in csv.reader(file) if row]
+    except (OSError, UnicodeError, csv.Error) as error:
+        raise DataError(f"{path}: cannot be read ({error}); fetch the file again") from error
+    if rows and [word.strip() for word in rows[0][:1]] == ["center"]:
+        rows = rows[1:]  # some recordings name their columns
+    frames = [_frame(path, row) for row in rows]
+    if len(frames) < 2:
+        raise DataError(f"{path}: {len(frames)} frames, too few to train and test; leave it out")
+    return frames
+
+
+def _frame(log: Path, row: list[str]) -> Frame:
+    try:
+        # The simulator writes whole paths of the machine it ran on, often with backslashes.
+        name, steering = PureWindowsPath(row[_CENTRE].strip()).name, float(row[_STEERING])
+    except (IndexError, ValueError):
+        name, steering = "", math.nan
+    if not name or not math.isfinite(steering):
+        raise DataError(f"{log}: the row {','.join(row)[:80]!r} has no picture and angle; remove it")
+    return Frame(log.parent / "IMG" / name, steering)
+
+
+def _prepared(image: Image) -> Image:
+    width, height = image.size
+    if (width, height) == (SIDE, SIDE):  # done before
+        return image
+    box = (0, round(_TOP * height), width, round(_BOTTOM * height))
+    return image.resize((SIDE, SIDE), box=box)
