@@ -48,16 +48,29 @@ class Training:
     # "sum" uploads the batch's summed gradient and divides eta by the batch size: the same steps,
     # but norms (and so clip_norm) are batch_size times larger.
     reduction: Literal["mean", "sum"] = "mean"
+    local_steps: int = 1  # K; a client takes these, each on a new batch, before it uploads
 
     def __post_init__(self) -> None:
         require(self.batch_size >= 1, "batch_size", self.batch_size, "give 1 sample or more")
         rate = self.learning_rate
         require(0 < rate <= 100, "learning_rate", rate, "give a rate above 0, at most 100")
+        steps = self.local_steps
+        require(1 <= steps <= 1000, "local_steps", steps, "give 1 to 1000 steps")
 
     @property
     def upload_scale(self) -> int:
         """How many times a mean gradient an upload is."""
         return self.batch_size if self.reduction == "sum" else 1
+
+    @property
+    def server_rate(self) -> float:
+        """What the server multiplies an upload with."""
+        return self.learning_rate / self.upload_scale
+
+    @property
+    def samples(self) -> int:
+        """Training samples for one upload."""
+        return self.local_steps * self.batch_size
 
 
 @dataclass(frozen=True)

@@ -193,7 +193,7 @@ def test_first_step_is_one_gradient_step_on_the_drawn_batch():
     made = tiny(defense="async_sgd")
     simulation = Simulation(made)
     before, data = simulation.weights, made.task.load()
-    rows = simulation._rows[0]
+    rows = simulation._jobs[0, ROWS:]
     simulation.advance()
     mean, std = data.pixel_mean[:, None, None], data.pixel_std[:, None, None]
     images = (data.train_inputs[rows.long()].float() / 255 - mean) / std

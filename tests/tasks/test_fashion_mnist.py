@@ -65,7 +65,7 @@ def test_given_folder_may_have_torchvisions_layout(tmp_path, below):
     write_set(tmp_path / below)
     data = FashionMnist(str(tmp_path)).load()
     assert len(data.train_labels) == 30
-    assert data.source == "data_dir (30 training, 10 test images)"
+    assert data.source == "data_dir (30 training, 10 test samples)"
 
 
 @pytest.mark.parametrize("below", ["FashionMNIST/raw", "fashion-mnist"])

@@ -21,7 +21,7 @@ from secureafl.core.types import (
     ServerView,
     Trained,
 )
-from secureafl.core.vectors import flatten, set_row
+from secureafl.core.vectors import flatten, layout, set_row
 
 if TYPE_CHECKING:
     from secureafl.core.server import Server, ServerState
@@ -156,6 +156,6 @@ def _scene(experiment: Experiment, clients: Clients) -> Scene:
         tuple(data.train_inputs.shape[1:]),
         data.pixel_mean,
         data.pixel_std,
-        {name: tuple(p.shape) for name, p in clients.model.named_parameters()},
+        layout(clients.model),
         torch_generator(experiment.seed, "attack", 0, data.pixel_mean.device),
     )

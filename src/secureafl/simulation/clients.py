@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from secureafl.core.errors import ConfigError
 from secureafl.core.types import Data
-from secureafl.core.vectors import call_flat
+from secureafl.core.vectors import call_flat, flatten, train_flat
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
     from secureafl.core.protocols import Task
+    from secureafl.experiment import Training
 
 _TEST_BATCH = 1000
 
@@ -23,11 +25,25 @@ Change = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Clients:
-    """Gradients and test outputs of flat models."""
+    """Updates and test outputs of flat models."""
 
-    def __init__(self, task: Task, data: Data, model: nn.Module, scale: float = 1) -> None:
-        """Everything given lies on one device; uploads are `scale` times a mean gradient."""
-        self.task, self.data, self.model, self.scale = task, data, model, scale
+    def __init__(self, task: Task, data: Data, model: nn.Module, training: Training) -> None:
+        """Everything given lies on one device."""
+        self.task, self.data, self.model, self.training = task, data, model, training
+
+    def update(
+        self,
+        weights: Float[Tensor, " d"],
+        rows: Int[Tensor, " samples"],
+        poison: Change | None = None,
+    ) -> Float[Tensor, " d"]:
+        """What a client uploads: (w - w_K) / eta after K steps, each on its part of the rows."""
+        first, *more = rows.chunk(self.training.local_steps)
+        total = self.gradient(weights, first, poison)
+        for batch in more:
+            now = weights - self.training.server_rate * total
+            total = total + self.gradient(now, batch, poison)
+        return total
 
     def gradient(
         self,
@@ -35,16 +51,38 @@ class Clients:
         rows: Int[Tensor, " batch"],
         poison: Change | None = None,
     ) -> Float[Tensor, " d"]:
-        """Gradient of one batch, changed by `poison` first, on the scale of uploads."""
+        """Gradient of one batch, changed by `poison` first, on the scale of uploads.
+
+        For a running statistic it is what a step turns into the layer's own update.
+        """
         inputs = self._standardised(self.data.train_inputs.index_select(0, rows))
         labels = self.data.train_labels.index_select(0, rows)
         if poison:
             inputs, labels = poison(inputs, labels)
         weights = weights.detach().requires_grad_()
         with _repeatable():
-            loss = self.task.loss(call_flat(self.model, weights, inputs), labels)
-            gradient = torch.autograd.grad(loss, weights)[0]
-        return gradient if self.scale == 1 else self.scale * gradient
+            outputs, moved = train_flat(self.model, weights, inputs)
+            gradient = torch.autograd.grad(self.task.loss(outputs, labels), weights)[0]
+        scale = self.training.upload_scale
+        gradient = gradient if scale == 1 else scale * gradient
+        if moved.numel():
+            gradient[-moved.numel() :] = moved / self.training.server_rate
+        return gradient
+
+    @torch.no_grad()
+    def refuse_hidden_state(self) -> None:
+        """Raise if training changes anything of the model that is not in the flat vector.
+
+        It would be a way from client to client that no defence sees.
+        """
+        inputs = self._standardised(self.data.train_inputs[:2])
+        before = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        with torch.random.fork_rng(devices=[]):
+            train_flat(self.model, flatten(self.model), inputs)
+        for name, buffer in self.model.named_buffers():
+            if not torch.equal(buffer, before[name]):
+                remedy = "of such layers only BatchNorm, with a momentum, can be used"
+                raise ConfigError(f"model: training changes its buffer {name!r}; {remedy}")
 
     @torch.no_grad()
     def test_outputs(
@@ -59,8 +97,13 @@ class Clients:
         return torch.cat(outputs)
 
     def _standardised(self, inputs: Tensor) -> Tensor:
-        mean, std = (x[:, None, None] for x in (self.data.pixel_mean, self.data.pixel_std))
-        inputs = (inputs.float() / 255 - mean) / std
+        if inputs.dtype == torch.uint8:
+            inputs = inputs.float() / 255
+        if not inputs.is_floating_point():
+            return inputs  # tokens, say
+        channels = (-1, *[1] * (inputs.dim() - 2))
+        mean, std = (x.view(channels) for x in (self.data.pixel_mean, self.data.pixel_std))
+        inputs = (inputs - mean) / std
         # On CPUs convolutions run a third faster with the channels innermost.
         images_on_cpu = inputs.dim() == 4 and inputs.device.type == "cpu"
         return inputs.to(memory_format=torch.channels_last) if images_on_cpu else inputs

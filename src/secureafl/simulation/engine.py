@@ -19,7 +19,7 @@ from secureafl.simulation.recorded import Reading, Recorded, put_back
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
-    from secureafl.simulation.clients import Clients
+    from secureafl.simulation.clients import Change, Clients
 
 
 Jobs = Tensor  # a row for each arrival (`simulation.batches.pack_jobs`)
@@ -62,20 +62,18 @@ class Eager:
         self._job, self._base = self._jobs[now], base
 
     def train(self, poisoned: bool) -> Float[Tensor, " d"]:
-        """Gradient of this arrival's own batch, as an attacker's or not."""
-        member = self._job[MEMBER] if poisoned else None
-        return self._gradient(self._base, self._job[ROWS:], member)
+        """What this arrival's client makes of its own batches, as an attacker or not."""
+        poison = self._poison_as(self._job[MEMBER]) if poisoned else None
+        return self._clients.update(self._base, self._job[ROWS:], poison)
 
     def train_on(
         self, weights: Float[Tensor, " d"], rows: Int[Tensor, " batch"], member: Int[Tensor, ""]
     ) -> Float[Tensor, " d"]:
         """Gradient of any batch at any weights, as a `member` of the attackers computes it."""
-        return self._gradient(weights, rows, member)
+        return self._clients.gradient(weights, rows, self._poison_as(member))
 
-    def _gradient(self, weights: Tensor, rows: Tensor, member: Tensor | None) -> Tensor:
-        if member is None:
-            return self._clients.gradient(weights, rows)
-        return self._clients.gradient(weights, rows, lambda x, y: self._poison(x, y, member))
+    def _poison_as(self, member: Int[Tensor, ""]) -> Change:
+        return lambda inputs, labels: self._poison(inputs, labels, member)
 
     def length(self, update: Float[Tensor, " d"]) -> Later:
         """The norm of what this arrival uploads."""
@@ -156,7 +154,8 @@ class Replayed(Eager):
         given = (weights, rows, member)
         if self._further is None:
             room = tuple(tensor.clone() for tensor in given)
-            self._further = room, Recorded(lambda: self._gradient(*room), self._stream)
+            train = super().train_on
+            self._further = room, Recorded(lambda: train(*room), self._stream)
         room, recorded = self._further
         for place, tensor in zip(room, given, strict=True):
             place.copy_(tensor, non_blocking=True)

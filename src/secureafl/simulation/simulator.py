@@ -64,7 +64,8 @@ class Simulation:
 
         model = _seeded_model(experiment, self.device)
         parts = (experiment.task, on_device(data, self.device), model)
-        self._clients = Clients(*parts, experiment.training.upload_scale)
+        self._clients = Clients(*parts, experiment.training)
+        self._clients.refuse_hidden_state()
         self._attackers = Attackers(experiment, self.shards, self._clients)
         self._draw_jobs()
         self._start_server(flatten(model))
@@ -72,19 +73,17 @@ class Simulation:
     def _draw_jobs(self) -> None:
         made = self.experiment
         rng = numpy_generator(made.seed, "batches")
-        rows = draw_batches(self.trace.client, self.shards.rows, made.training.batch_size, rng)
+        rows = draw_batches(self.trace.client, self.shards.rows, made.training.samples, rng)
         jobs = pack_jobs(self.trace, self._attackers.number, rows)
         self._jobs = torch.from_numpy(jobs).to(self.device)
         # How many arrivals will answer to the model of each round: that long it must be kept.
         self._answers = np.bincount(self.trace.version, minlength=made.rounds + 1)
 
     def _start_server(self, weights: Tensor) -> None:
-        made, training = self.experiment, self.experiment.training
-        rate = training.learning_rate / training.upload_scale
-        trusted = None
+        made, trusted = self.experiment, None
         if has_trait(made.defense, "needs_trusted"):
             trusted = draw_trusted(self._clients, made.trusted_samples, made.seed)
-        self._server = Server(made.defense, made.clients, rate, trusted)
+        self._server = Server(made.defense, made.clients, made.training.server_rate, trusted)
         self._state = self._server.start(weights)
         self._start_engine()
         self._lend(self._state)

@@ -28,12 +28,14 @@ class TrustedSamples:
             test_inputs=inputs,
             test_labels=self.labels,
         )
-        self._samples = Clients(clients.task, own, clients.model, clients.scale)
-        self._all = torch.arange(len(rows), device=rows.device)
+        self._samples = Clients(clients.task, own, clients.model, clients.training)
+        # As many local steps as a client takes, each on all samples.
+        every = torch.arange(len(rows), device=rows.device)
+        self._all = every.repeat(clients.training.local_steps)
 
     def gradient(self, weights: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
-        """Gradient over all samples, on the scale of the clients' uploads."""
-        return self._samples.gradient(weights, self._all)
+        """What a client would upload that holds all samples."""
+        return self._samples.update(weights, self._all)
 
     def outputs(self, weights: Float[Tensor, " d"]) -> Float[Tensor, "samples classes"]:
         """What the model says to each sample."""
