@@ -2,6 +2,7 @@
 
     experiment.toml         every setting
     provenance.json         versions, commit, hardware, seed; one entry per session
+    holdings.json           how many samples of each class every client holds, if there are classes
     events.jsonl            append-only, one line per arrival and evaluation
     checkpoint.safetensors  while the run is unfinished
     model.safetensors       final weights
@@ -31,6 +32,7 @@ from secureafl.core.errors import RunError, SecureAflError
 from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event
 
 EXPERIMENT, PROVENANCE, EVENTS = "experiment.toml", "provenance.json", "events.jsonl"
+HOLDINGS = "holdings.json"
 CHECKPOINT, MODEL, RESULT = "checkpoint.safetensors", "model.safetensors", "result.json"
 
 
@@ -61,7 +63,13 @@ class RunFolder:
             raise _unwritable(path, error) from error
 
     @classmethod
-    def create(cls, path: Path, experiment: str, provenance: Mapping[str, Any]) -> RunFolder:
+    def create(
+        cls,
+        path: Path,
+        experiment: str,
+        provenance: Mapping[str, Any],
+        holdings: list[list[int]] | None = None,
+    ) -> RunFolder:
         """Make a folder for a new run; what is already there is never touched."""
         refuse_taken(path)
         fresh = path.with_name(f".{path.name}.{os.getpid()}")
@@ -69,6 +77,8 @@ class RunFolder:
             fresh.mkdir(parents=True)
             (fresh / EXPERIMENT).write_text(experiment, encoding="utf-8")
             (fresh / PROVENANCE).write_text(_json(provenance, indent=1), encoding="utf-8")
+            if holdings:
+                (fresh / HOLDINGS).write_text(_json({"clients": holdings}), encoding="utf-8")
             (fresh / EVENTS).touch()
             fresh.rename(path)  # so that a half-made folder is never taken for a run
         except (OSError, UnicodeError) as error:

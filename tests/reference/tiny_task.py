@@ -59,3 +59,24 @@ class TinyRegression(TinyTask):
 
     def metrics(self, outputs, labels):
         return {"mse": float(mse_loss(outputs, labels))}
+
+
+@dataclass(frozen=True)
+class TinyNormed(TinyTask):
+    """A model with batch normalisation, and so with running statistics."""
+
+    norm: str = "batch"
+
+    def model(self):
+        return nn.Sequential(
+            nn.Conv2d(1, 4, 3), NORMS[self.norm](), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)
+        )
+
+
+NORMS = {
+    "batch": lambda: nn.BatchNorm2d(4, momentum=0.1),
+    "counting": lambda: nn.BatchNorm2d(4, momentum=None),
+    "instance": lambda: nn.InstanceNorm2d(4, track_running_stats=True),
+    "without statistics": lambda: nn.BatchNorm2d(4, track_running_stats=False),
+    "dropout": lambda: nn.Dropout(0.5),
+}

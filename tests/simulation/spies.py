@@ -113,7 +113,7 @@ class Nosy(SpyEverybody):
 class Shuffled:
     """Samples dealt out like cards, whatever their labels are."""
 
-    def deal(self, labels, num_clients, rng):
+    def deal(self, labels, num_clients, rng, origin=None):
         client = rng.permutation(len(labels)) % num_clients
         rows = [np.flatnonzero(client == i) for i in range(num_clients)]
         return Shards(rows, np.zeros(num_clients, int))

@@ -194,9 +194,16 @@ class Partition(Protocol):
     """Deals the training samples out to clients."""
 
     def deal(
-        self, labels: Int[np.ndarray, " samples"], num_clients: int, rng: np.random.Generator
+        self,
+        labels: np.ndarray,
+        num_clients: int,
+        rng: np.random.Generator,
+        origin: Int[np.ndarray, " samples"] | None = None,
     ) -> Any:
-        """Rows of each client and the group it belongs to (`partitions.shards.Shards`)."""
+        """Rows of each client and the group it belongs to (`partitions.shards.Shards`).
+
+        `origin` says which recording, say, each sample is of, where the task knows.
+        """
         ...
 
 

@@ -14,8 +14,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from secureafl.core.errors import ConfigError, require
-from secureafl.partitions.shards import Shards
+from secureafl.core.errors import require
+from secureafl.partitions.shards import (
+    Shards,
+    feed_the_empty,
+    require_classes,
+    require_enough,
+    rows_of,
+)
 
 
 @dataclass(frozen=True)
@@ -27,12 +33,16 @@ class LabelGroups:
     def __post_init__(self) -> None:
         require(0 <= self.degree <= 1, "degree", self.degree, "give a probability from 0 to 1")
 
-    def deal(self, labels: np.ndarray, num_clients: int, rng: np.random.Generator) -> Shards:
+    def deal(
+        self,
+        labels: np.ndarray,
+        num_clients: int,
+        rng: np.random.Generator,
+        origin: np.ndarray | None = None,
+    ) -> Shards:
         """Deal the samples out."""
-        if num_clients > len(labels):
-            raise ConfigError(
-                f"clients = {num_clients}: there are only {len(labels)} training samples"
-            )
+        require_classes(labels, "label_groups")
+        require_enough(labels, num_clients)
         groups = min(int(labels.max()) + 1, num_clients)
         group = rng.permutation(np.arange(num_clients) % groups)
         own = labels % groups
@@ -44,12 +54,5 @@ class LabelGroups:
             members = np.flatnonzero(group == g)
             here = chosen == g
             client[here] = rng.choice(members, int(here.sum()))
-        _feed_the_empty(client, num_clients)
-        return Shards([np.flatnonzero(client == i) for i in range(num_clients)], group)
-
-
-def _feed_the_empty(client: np.ndarray, num_clients: int) -> None:
-    """Give each client without a sample one of the richest client's."""
-    for poor in np.flatnonzero(np.bincount(client, minlength=num_clients) == 0):
-        rich = np.bincount(client, minlength=num_clients).argmax()
-        client[np.flatnonzero(client == rich)[0]] = poor
+        feed_the_empty(client, num_clients)
+        return Shards(rows_of(client, num_clients), group)

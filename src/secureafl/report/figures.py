@@ -132,6 +132,26 @@ def clients(run: Run, number: int) -> Picture | None:
     )
 
 
+def holdings(run: Run, number: int) -> Picture | None:
+    """Who holds what: the classes of every client's samples."""
+    if run.holdings is None:
+        return None
+    evil = np.unique(run.arrivals.client[run.arrivals.malicious])
+    count, classes = run.holdings.shape
+    height = 1.6 + min(4.0, 0.2 * classes)
+    svg = _render((9, height), lambda figure: _cells(figure.add_subplot(), run.holdings, evil))
+    mark = " A triangle marks malicious clients." * bool(evil.size)
+    return Picture(
+        f"holdings-{number:02d}-{_slug(run.name)}.svg",
+        "Who holds what",
+        "The darker a cell, the more of a client's samples are of that class; clients with the same "
+        f"main class stand side by side. The fewer classes a column has, the more the clients "
+        f"differ.{mark}",
+        f"Map of the samples that {count:,} clients of {run.name} hold, by {classes} classes.",
+        svg,
+    )
+
+
 class _Style(NamedTuple):
     color: str
     marker: str
@@ -304,6 +324,25 @@ def _name_clients(axis: Axes, counts: _Counts) -> None:
     turned = 90 if counts.client.size > 25 else 0
     axis.set_xticks(range(counts.client.size), counts.client.astype(str), rotation=turned, size=8)
     axis.set_xlabel("client")
+
+
+def _cells(axis: Axes, counts: np.ndarray, evil: np.ndarray) -> None:
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    order = np.argsort(counts.argmax(axis=1), kind="stable")
+    image = axis.imshow(shares[order].T, aspect="auto", cmap="Blues", vmin=0, interpolation="none")
+    axis.grid(visible=False)
+    axis.set_ylabel("class")
+    axis.yaxis.set_major_locator(MaxNLocator(10, integer=True))
+    places = np.flatnonzero(np.isin(order, evil))
+    axis.plot(places, np.full(places.size, -0.5), "v", color=VERMILLION, ms=5, clip_on=False)
+    if order.size <= MAX_NAMED_CLIENTS:
+        turned = 90 if order.size > 25 else 0
+        axis.set_xticks(range(order.size), order.astype(str), rotation=turned, size=8)
+        axis.set_xlabel("client")
+    else:
+        axis.set_xticks([])
+        axis.set_xlabel("clients, by their main class")
+    axis.figure.colorbar(image, ax=axis, label="share of the client's samples")
 
 
 @functools.cache

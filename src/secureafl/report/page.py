@@ -14,7 +14,7 @@ import jinja2
 import numpy as np
 
 from secureafl.core.errors import RunError
-from secureafl.report.figures import Picture, clients, lipschitz, over_rounds
+from secureafl.report.figures import Picture, clients, holdings, lipschitz, over_rounds
 from secureafl.report.headline import headlines, number
 from secureafl.report.labels import as_text, flatten
 from secureafl.report.tables import Late, Run, compare, read_runs
@@ -77,7 +77,7 @@ def _section(run: Run, number: int) -> Section:
         facts={k: as_text(v) for k, v in run.provenance.items() if k != "sessions"},
         sessions=told,
         session_keys=list(dict.fromkeys(key for one in told for key in one)),
-        pictures=_made([lipschitz(run, number), clients(run, number)]),
+        pictures=_made(draw(run, number) for draw in (lipschitz, clients, holdings)),
     )
 
 

@@ -17,6 +17,7 @@ from secureafl.report.labels import kind, label_runs
 from secureafl.results import (
     EVENTS,
     EXPERIMENT,
+    HOLDINGS,
     PROVENANCE,
     RESULT,
     read_events,
@@ -82,6 +83,7 @@ class Run:
     evaluations: list[EvaluationEvent]
     arrivals: Arrivals
     summary: Summary
+    holdings: np.ndarray | None  # samples by client and class
 
     @property
     def finished(self) -> bool:
@@ -145,11 +147,13 @@ def read_run(path: Path) -> Run:
         result = read_json(path / RESULT) if (path / RESULT).exists() else None
         evaluations, arrivals = _columns(_checked_events(path))
         summary = _summarise(path, experiment, result, evaluations)
+        holdings = _read_holdings(path / HOLDINGS)
     except SecureAflError as error:
         raise RunError(f"{error}; {_REMEDY}") from error
     (label,) = label_runs([experiment])
     name = path.resolve().name
-    return Run(path, name, *label, experiment, provenance, result, evaluations, arrivals, summary)
+    happened = (evaluations, arrivals, summary)
+    return Run(path, name, *label, experiment, provenance, result, *happened, holdings)
 
 
 def compare(runs: Iterable[Run]) -> list[Row]:
@@ -187,6 +191,18 @@ def _require_run_folder(path: Path) -> None:
             raise RunError(f"{path}: not a run folder (no {EXPERIMENT}); {remedy}")
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror}); {_MADE_BY}") from error
+
+
+def _read_holdings(path: Path) -> np.ndarray | None:
+    if not path.exists():
+        return None  # a regression, or a run from before the file was written
+    try:
+        found = np.array(read_json(path)["clients"], dtype=float)
+        if found.ndim != 2 or not found.size or found.min() < 0 or not np.isfinite(found).all():
+            raise ValueError("no table of counts")
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise RunError(f"{path}: damaged ({error})") from error
+    return found
 
 
 def _checked_events(path: Path) -> Iterator[Event]:

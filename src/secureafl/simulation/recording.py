@@ -132,7 +132,8 @@ def start_run(experiment: Experiment, path: Path, checkpoint_seconds: float) -> 
         "data_fingerprint": simulation.data_fingerprint,
         "sessions": [_session(simulation)],
     }
-    folder = RunFolder.create(path, write_experiment(experiment), provenance)
+    settings = write_experiment(experiment)
+    folder = RunFolder.create(path, settings, provenance, simulation.holdings)
     return Recording(simulation, folder, 0.0, checkpoint_seconds)
 
 

@@ -21,7 +21,7 @@ from secureafl.core.random import numpy_generator, torch_generator
 from secureafl.core.server import Server, ServerState, Upload, objection_to_length
 from secureafl.core.traits import has_trait
 from secureafl.core.trees import name_tensors, rebuild
-from secureafl.core.types import Arrival
+from secureafl.core.types import Arrival, Data
 from secureafl.core.vectors import flatten
 from secureafl.kernels.choice import use_kernels
 from secureafl.simulation.attackers import Attackers
@@ -55,9 +55,9 @@ class Simulation:
         seed = experiment.seed
         data = experiment.task.load()
         self.data_source, self.data_fingerprint = data.source, data.fingerprint
-        labels = data.train_labels.numpy()
         rng = numpy_generator(seed, "partition")
-        self.shards: Shards = experiment.partition.deal(labels, experiment.clients, rng)
+        self.shards: Shards = _dealt(experiment, data, rng)
+        self.holdings = _holdings(data, self.shards)
         rng = numpy_generator(seed, "arrivals")
         self.trace = experiment.arrivals.draw(experiment.rounds, experiment.clients, rng)
         self._evaluated = experiment.evaluation.rounds(experiment.rounds)
@@ -232,6 +232,21 @@ class Simulation:
             raise RunError(f"the checkpoint lacks {error}: it is of another experiment") from error
         self._state = state._replace(round=now, defense=defense)
         self._start_engine()
+
+
+def _dealt(experiment: Experiment, data: Data, rng: np.random.Generator) -> Shards:
+    labels, origin = data.train_labels.numpy(), data.train_origin
+    dealt = experiment.partition.deal
+    return dealt(labels, experiment.clients, rng, None if origin is None else origin.numpy())
+
+
+def _holdings(data: Data, shards: Shards) -> list[list[int]] | None:
+    """How many samples of each class every client holds; None for a regression."""
+    if data.train_labels.is_floating_point():
+        return None
+    labels = data.train_labels.numpy()
+    classes = int(labels.max()) + 1
+    return [np.bincount(labels[rows], minlength=classes).tolist() for rows in shards.rows]
 
 
 def choose_device(name: str) -> torch.device:

@@ -55,7 +55,9 @@ def _stacked(dataset: Dataset) -> Samples:
 def _check(inputs: Tensor, labels: Tensor, what: str) -> None:
     if not len(inputs) or labels.shape != inputs.shape[:1]:
         shapes = f"{tuple(inputs.shape)} and {tuple(labels.shape)}"
-        raise DataError(f"{what}: inputs and labels are {shapes}; give a label for each, at least 1")
+        raise DataError(
+            f"{what}: inputs and labels are {shapes}; give a label for each, at least 1"
+        )
     kinds = (torch.int64, torch.float32)
     if labels.dtype not in kinds:
         raise DataError(f"{what}: labels are {labels.dtype}; give int64 (classes) or float32")

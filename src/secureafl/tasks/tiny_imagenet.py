@@ -39,7 +39,9 @@ class TinyImagenet(Classification):
         if len(number) != _CLASSES:
             raise DataError(f"{folder}/wnids.txt: {len(number)} classes, not {_CLASSES}")
         train = _samples(_training_files(folder, number), folder, "training")
-        return from_tensors(train, _samples(_test_files(folder, number), folder, "test"), str(folder))
+        return from_tensors(
+            train, _samples(_test_files(folder, number), folder, "test"), str(folder)
+        )
 
     def model(self) -> torch.nn.Module:
         """ResNet-20."""

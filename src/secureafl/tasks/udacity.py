@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
@@ -79,7 +78,9 @@ class Udacity:
         if self.data_dir and not home.is_dir():
             raise DataError(f"data_dir = {self.data_dir!r}: no such folder")
         for folder in (home / "udacity", *([home] if self.data_dir else [])):
-            logs = [folder / _LOG] if (folder / _LOG).is_file() else sorted(folder.glob(f"*/{_LOG}"))
+            logs = (
+                [folder / _LOG] if (folder / _LOG).is_file() else sorted(folder.glob(f"*/{_LOG}"))
+            )
             if logs:
                 return folder, logs
         remedy = "see 'secureafl data udacity', or give its place with --data-dir"
@@ -88,7 +89,7 @@ class Udacity:
 
 def _is_late(count: int) -> Tensor:
     """Which of a recording's frames are its test part."""
-    return torch.arange(count) >= math.ceil((1 - _TEST_SHARE) * count)
+    return torch.arange(count) >= count - max(1, round(_TEST_SHARE * count))
 
 
 def _read_log(path: Path) -> list[Frame]:
@@ -112,7 +113,9 @@ def _frame(log: Path, row: list[str]) -> Frame:
     except (IndexError, ValueError):
         name, steering = "", math.nan
     if not name or not math.isfinite(steering):
-        raise DataError(f"{log}: the row {','.join(row)[:80]!r} has no picture and angle; remove it")
+        raise DataError(
+            f"{log}: the row {','.join(row)[:80]!r} has no picture and angle; remove it"
+        )
     return Frame(log.parent / "IMG" / name, steering)
 
 

@@ -1,0 +1,143 @@
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from data_files import unpacker, with_real_data, write_cifar10, write_cifar100, write_pickle
+
+from secureafl.core.errors import DataError
+from secureafl.tasks import Cifar10, Cifar100
+from secureafl.tasks.pickles import read_pickle
+
+
+def refusal(task):
+    with pytest.raises(DataError) as caught:
+        task.load()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_cifar10_is_read_batch_after_batch(tmp_path, inside):
+    folder = write_cifar10(tmp_path)
+    data = Cifar10(str(folder if inside else tmp_path)).load()
+    assert data.train_inputs.shape == (100, 3, 32, 32)
+    assert data.test_inputs.shape == (20, 3, 32, 32)
+    assert data.train_inputs.dtype == torch.uint8
+    assert data.train_labels.bincount().tolist() == [10] * 10
+    second = pickle.loads((folder / "data_batch_2").read_bytes())[b"data"]
+    assert torch.equal(data.train_inputs[20:40].flatten(1), torch.from_numpy(second))
+
+
+def test_cifar100_takes_the_fine_labels(tmp_path, monkeypatch):
+    write_cifar100(tmp_path)
+    monkeypatch.setenv("SECUREAFL_DATA", str(tmp_path))
+    data = Cifar100().load()
+    assert data.train_labels.bincount().tolist() == [2] * 100
+    assert "200 training, 200 test" in data.source
+
+
+def test_missing_data_set_is_told_with_the_remedy(tmp_path, monkeypatch):
+    monkeypatch.setenv("SECUREAFL_DATA", str(tmp_path))
+    assert "secureafl data cifar10" in refusal(Cifar10())
+    assert "no such folder" in refusal(Cifar10(str(tmp_path / "nowhere")))
+    assert "secureafl data cifar100" in refusal(Cifar100(str(tmp_path)))
+
+
+def test_missing_batch_is_named(tmp_path):
+    (write_cifar10(tmp_path) / "data_batch_4").unlink()
+    assert "data_batch_4: no such file" in refusal(Cifar10(str(tmp_path)))
+
+
+@pytest.mark.parametrize("cut", [0, 1, 100, 30_000])
+def test_damaged_batch_is_named(tmp_path, cut):
+    path = write_cifar10(tmp_path) / "data_batch_3"
+    path.write_bytes(path.read_bytes()[:cut])
+    assert "data_batch_3" in refusal(Cifar10(str(tmp_path)))
+
+
+ROWS = np.zeros((4, 3072), np.uint8)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {b"data": ROWS, b"labels": [0, 1, 2]},
+        {b"data": ROWS, b"labels": [0, 1, 2, 10]},
+        {b"data": ROWS, b"labels": [0, 1, 2, -1]},
+        {b"data": ROWS, b"labels": [0, 1, 2, "3"]},
+        {b"data": ROWS[:, :100], b"labels": [0, 1, 2, 3]},
+        {b"data": ROWS},
+        {b"labels": [0, 1, 2, 3]},
+        {b"data": ROWS[:0], b"labels": []},
+        {b"data": ROWS.astype(np.float32), b"labels": [0, 1, 2, 3]},
+        {b"data": np.array([None, 1]), b"labels": [0, 1]},
+        [1, 2],
+    ],
+    ids=range(11),
+)
+def test_pickle_that_is_no_batch_is_refused(tmp_path, content):
+    write_pickle(write_cifar10(tmp_path) / "data_batch_1", content)
+    assert "data_batch_1" in refusal(Cifar10(str(tmp_path)))
+
+
+class Evil:
+    def __init__(self, *call):
+        self.call = call
+
+    def __reduce__(self):
+        return self.call[0], self.call[1:]
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 5])
+def test_pickle_that_asks_for_a_function_is_refused_and_runs_nothing(tmp_path, protocol):
+    mark, path = tmp_path / "mark", tmp_path / "batch"
+    for evil in (Evil(open, str(mark), "w"), Evil(eval, "1"), Evil(np.fromfile, str(path))):
+        path.write_bytes(pickle.dumps({b"data": evil}, protocol))
+        with pytest.raises(DataError, match="asks for"):
+            read_pickle(path)
+    assert not mark.exists()
+
+
+def test_array_stored_by_columns_is_read_right(tmp_path):
+    array = np.asfortranarray(np.arange(12, dtype=np.uint8).reshape(3, 4))
+    write_pickle(tmp_path / "batch", {b"data": array})
+    assert np.array_equal(read_pickle(tmp_path / "batch")["data"], array)
+
+
+@with_real_data
+def test_real_images_of_cifar100_have_their_counts_and_a_known_sample(tmp_path):
+    unpack = unpacker()
+    rows, labels = unpack.images(unpack.merged("cifar100_20k4k.npz"), "test")
+    (tmp_path / "cifar-100-python").mkdir()
+    for name in ("train", "test"):  # the test images twice: they are soon unpacked
+        batch = {b"data": rows, b"fine_labels": labels}
+        unpack.dump(tmp_path / "cifar-100-python" / name, batch)
+    data = Cifar100(str(tmp_path)).load()
+    assert data.test_labels.bincount().tolist() == [40] * 100
+    assert data.test_inputs.shape == (4000, 3, 32, 32)
+    assert data.test_labels[:5].tolist() == [49, 33, 72, 51, 71]
+    assert int(data.test_inputs[0].sum()) == 559_205
+    assert data.pixel_mean.tolist() == pytest.approx([0.508, 0.487, 0.442], abs=5e-3)
+
+
+@pytest.mark.slow
+@with_real_data
+def test_real_cifar100_has_its_counts_and_a_known_sample(tmp_path):
+    unpacker().cifar100(tmp_path)
+    data = Cifar100(str(tmp_path)).load()
+    assert data.train_labels.bincount().tolist() == [200] * 100
+    assert data.train_labels[:5].tolist() == [19, 29, 0, 11, 1]
+    assert data.fingerprint == "fd86ca05"
+
+
+@pytest.mark.slow
+@with_real_data
+def test_real_cifar10_is_complete(tmp_path):
+    unpacker().cifar10(tmp_path)
+    data = Cifar10(str(tmp_path)).load()
+    assert data.train_labels.bincount().tolist() == [5000] * 10
+    assert data.test_labels.bincount().tolist() == [1000] * 10
+    assert data.train_labels[:10].tolist() == [6, 9, 9, 4, 1, 1, 2, 7, 8, 3]
+    assert data.pixel_mean.tolist() == pytest.approx([0.4914, 0.4822, 0.4465], abs=1e-4)
+    assert data.fingerprint == "f3e684b7"
