@@ -2,6 +2,7 @@
 
 import importlib.util
 import pickle
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,20 @@ def unpacker():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def write_idx(path, array):
+    header = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}i", *array.shape)
+    path.write_bytes(header + array.astype(np.uint8).tobytes())
+
+
+def write_set(folder, train=30, test=10, side=28, label=None):
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    for part, count in (("train", train), ("t10k", test)):
+        write_idx(folder / f"{part}-images-idx3-ubyte", rng.integers(0, 256, (count, side, side)))
+        labels = np.arange(count) % 10 if label is None else np.full(count, label)
+        write_idx(folder / f"{part}-labels-idx1-ubyte", labels)
 
 
 def write_pickle(path, value):

@@ -183,3 +183,24 @@ def test_reports_load_neither_torch_nor_pyplot():
         "bool({'torch', 'matplotlib.pyplot'} & sys.modules.keys()))"
     )
     assert subprocess.run([sys.executable, "-c", wanted], check=False).returncode == 0
+
+
+def test_page_shows_who_holds_what(make_run, report, tmp_path):
+    run = make_run()
+    (run / "holdings.json").write_text('{"clients": [[5, 0], [1, 4], [0, 9], [3, 3]]}')
+    page = report(run)
+    assert "Who holds what" in page.text
+    assert "A triangle marks malicious clients" in page.text
+    assert (tmp_path / "report" / "holdings-01-run.svg").is_file()
+    first = contents(tmp_path / "report")
+    report(run)
+    assert contents(tmp_path / "report") == first
+
+
+@pytest.mark.parametrize("content", ["{}", '{"clients": []}', '{"clients": [[1], [2, 3]]}', "[]"])
+def test_damaged_table_of_holdings_is_told_in_one_line(make_run, report, content):
+    run = make_run()
+    (run / "holdings.json").write_text(content)
+    with pytest.raises(RunError, match=r"holdings\.json") as caught:
+        report(run)
+    assert "\n" not in str(caught.value)

@@ -1,9 +1,9 @@
-import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from data_files import write_idx, write_set
 
 from secureafl.core.errors import DataError
 from secureafl.core.protocols import Task
@@ -11,20 +11,6 @@ from secureafl.core.vectors import flatten
 from secureafl.tasks import FashionMnist
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
-
-
-def write_idx(path, array):
-    header = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}i", *array.shape)
-    path.write_bytes(header + array.astype(np.uint8).tobytes())
-
-
-def write_set(folder, train=30, test=10, side=28, label=None):
-    folder.mkdir(parents=True, exist_ok=True)
-    rng = np.random.default_rng(0)
-    for part, count in (("train", train), ("t10k", test)):
-        write_idx(folder / f"{part}-images-idx3-ubyte", rng.integers(0, 256, (count, side, side)))
-        labels = np.arange(count) % 10 if label is None else np.full(count, label)
-        write_idx(folder / f"{part}-labels-idx1-ubyte", labels)
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from secureafl.cli import data as data_sets
 from secureafl.cli.bench import EXAMPLE, bench
 from secureafl.core.errors import ConfigError, SecureAflError
 
@@ -207,6 +208,7 @@ def list_(
 
 
 app.command(epilog=EXAMPLE)(bench)
+app.command(epilog=data_sets.EXAMPLE)(data_sets.data)
 
 
 def _read(file: Path | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Krizhevsky, "Learning multiple layers of features from tiny images", 2009.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -25,9 +26,13 @@ class Cifar10(Classification):
     data_dir: str = ""  # folder of cifar-10-batches-py
     norm: Norm = "batch"
 
+    def folder(self) -> Path:
+        """Where the data set lies."""
+        return find_folder("cifar10", self.data_dir, "cifar-10-batches-py", _TRAIN[0])
+
     def load(self) -> Data:
         """Read the data set."""
-        folder = find_folder("cifar10", self.data_dir, "cifar-10-batches-py", _TRAIN[0])
+        folder = self.folder()
         return load_batches(folder, _TRAIN, "test_batch", "labels", classes=10)
 
     def model(self) -> torch.nn.Module:

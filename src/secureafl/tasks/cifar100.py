@@ -6,6 +6,7 @@ Krizhevsky, "Learning multiple layers of features from tiny images", 2009.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -23,9 +24,13 @@ class Cifar100(Classification):
     data_dir: str = ""  # folder of cifar-100-python
     norm: Norm = "batch"
 
+    def folder(self) -> Path:
+        """Where the data set lies."""
+        return find_folder("cifar100", self.data_dir, "cifar-100-python", "train")
+
     def load(self) -> Data:
         """Read the data set."""
-        folder = find_folder("cifar100", self.data_dir, "cifar-100-python", "train")
+        folder = self.folder()
         return load_batches(folder, ["train"], "test", "fine_labels", classes=100)
 
     def model(self) -> torch.nn.Module:

@@ -35,6 +35,10 @@ class FashionMnist(Classification):
     data_dir: str = ""  # folder of the IDX files; "" looks around, "embedded" takes the slice
     cnn: Size = "140k"  # parameters; the wider ones are for tables of running times
 
+    def folder(self) -> Path:
+        """Where the data set lies."""
+        return self._find()[0]
+
     def load(self) -> Data:
         """Read the data set."""
         folder, source = self._find()
@@ -56,8 +60,9 @@ class FashionMnist(Classification):
             folder = Path(self.data_dir).expanduser()
             if not folder.is_dir():
                 raise DataError(f"data_dir = {self.data_dir!r}: no such folder")
-            nested = folder / "FashionMNIST" / "raw"  # torchvision's layout below its root
-            return (nested if nested.is_dir() else folder), "data_dir"
+            # torchvision's layout below its root, and that of 'secureafl data'
+            nested = (folder / "FashionMNIST" / "raw", folder / "fashion-mnist")
+            return next((place for place in nested if place.is_dir()), folder), "data_dir"
         for folder, source in _usual_places():
             if all(find_idx(folder, stem) for stem in _STEMS):
                 return folder, source

@@ -31,9 +31,13 @@ class TinyImagenet(Classification):
     data_dir: str = ""  # folder of tiny-imagenet-200
     norm: Norm = "batch"
 
+    def folder(self) -> Path:
+        """Where the data set lies."""
+        return find_folder("tiny_imagenet", self.data_dir, "tiny-imagenet-200", "wnids.txt")
+
     def load(self) -> Data:
         """Read the data set."""
-        folder = find_folder("tiny_imagenet", self.data_dir, "tiny-imagenet-200", "wnids.txt")
+        folder = self.folder()
         # By name, as tools that look at the folders alone number them.
         number = {name: i for i, name in enumerate(sorted(_lines(folder / "wnids.txt")))}
         if len(number) != _CLASSES:

@@ -49,6 +49,10 @@ class Udacity:
     data_dir: str = ""  # folder of recordings, or one recording
     norm: Norm = "batch"
 
+    def folder(self) -> Path:
+        """Where the recordings lie."""
+        return self._find()[0]
+
     def load(self) -> Data:
         """Read the data set."""
         folder, logs = self._find()

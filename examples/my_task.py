@@ -1,0 +1,50 @@
+"""A task of your own: which of three spiral arms a point belongs to.
+
+Try it from this folder:
+
+    secureafl run --task my_task:Spirals --set task.turns=1.5 --attack sign_flip \
+        --rounds 2000 --clients 10 --set training.learning_rate=0.1
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from secureafl.core.errors import require
+from secureafl.tasks.in_memory import from_tensors
+
+
+@dataclass(frozen=True)
+class Spirals:
+    """Points of the plane, three classes, a small network with batch normalisation."""
+
+    turns: float = 1.0
+    hidden: int = 32
+
+    def __post_init__(self):
+        require(self.turns > 0, "turns", self.turns, "give a number above 0")
+
+    def load(self):
+        parts = [self._points(count, seed) for seed, count in enumerate((3000, 600))]
+        return from_tensors(*parts, f"spirals of {self.turns} turns")
+
+    def model(self):
+        first, second = nn.Linear(2, self.hidden), nn.Linear(self.hidden, 3)
+        return nn.Sequential(first, nn.BatchNorm1d(self.hidden), nn.ReLU(), second)
+
+    def loss(self, outputs, labels):
+        return cross_entropy(outputs, labels)
+
+    def metrics(self, outputs, labels):
+        return {"ter": float((outputs.argmax(dim=1) != labels).double().mean())}
+
+    def _points(self, count, seed):
+        rng = torch.Generator().manual_seed(seed)
+        labels = torch.arange(count) % 3
+        radius = torch.rand(count, generator=rng) + 0.1
+        angle = 2 * math.pi * (self.turns * radius + labels / 3)
+        noise = 0.05 * torch.randn(count, 2, generator=rng)
+        return radius[:, None] * torch.stack([angle.cos(), angle.sin()], 1) + noise, labels

@@ -1,0 +1,111 @@
+"""Where the data sets come from: their own sites, and the checksums these publish."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from secureafl.core.errors import DataError
+
+
+class Download(NamedTuple):
+    """One file of a data set's site."""
+
+    url: str
+    md5: str
+
+    @property
+    def name(self) -> str:
+        """What the file is called."""
+        return self.url.rpartition("/")[2]
+
+
+class Source(NamedTuple):
+    """How a data set is fetched and checked."""
+
+    page: str  # its home page
+    folder: str  # what it is called in the data folder
+    downloads: tuple[Download, ...] = ()  # archives with that folder, or files that go into it
+    files: Mapping[str, str] = {}  # MD5 of what the folder then holds, before any compression
+    by_hand: str = ""  # how to get it where nothing can be downloaded
+
+
+_FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
+_CIFAR = "https://www.cs.toronto.edu/~kriz/"
+
+SOURCES = {
+    "fashion_mnist": Source(
+        "https://github.com/zalandoresearch/fashion-mnist",
+        "fashion-mnist",
+        (
+            Download(f"{_FASHION}train-images-idx3-ubyte.gz", "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
+            Download(f"{_FASHION}train-labels-idx1-ubyte.gz", "25c81989df183df01b3e8a0aad5dffbe"),
+            Download(f"{_FASHION}t10k-images-idx3-ubyte.gz", "bef4ecab320f06d8554ea6380940ec79"),
+            Download(f"{_FASHION}t10k-labels-idx1-ubyte.gz", "bb300cfdad3c16e7a12a480ee83cd310"),
+        ),
+        {
+            "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+            "train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
+            "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
+            "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
+        },
+    ),
+    "cifar10": Source(
+        f"{_CIFAR}cifar.html",
+        "cifar-10-batches-py",
+        (Download(f"{_CIFAR}cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a"),),
+        {
+            "data_batch_1": "c99cafc152244af753f735de768cd75f",
+            "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+            "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+            "data_batch_4": "634d18415352ddfa80567beed471001a",
+            "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+            "test_batch": "40351d587109b95175f43aff81a1287e",
+        },
+    ),
+    "cifar100": Source(
+        f"{_CIFAR}cifar.html",
+        "cifar-100-python",
+        (Download(f"{_CIFAR}cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85"),),
+        {
+            "train": "16019d7e3df5f24257cddd939b257f8d",
+            "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
+        },
+    ),
+    "tiny_imagenet": Source(
+        "http://cs231n.stanford.edu",
+        "tiny-imagenet-200",
+        (
+            Download(
+                "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+                "90528d7ca1a48142e341f4ef8d21d0de",
+            ),
+        ),
+    ),
+    "udacity": Source(
+        "https://github.com/udacity/self-driving-car-sim",
+        "udacity",
+        by_hand="drive and record in Udacity's simulator, or take recordings others published, "
+        "and put each (driving_log.csv and IMG/) into a folder of its own in udacity/",
+    ),
+}
+
+
+def as_published(source: Source, folder: Path) -> bool | None:
+    """Whether the folder holds what the site published; None where it gives no checksums."""
+    if not source.files:
+        return None
+    return all(_md5_of(folder, name) == md5 for name, md5 in source.files.items())
+
+
+def _md5_of(folder: Path, name: str) -> str:
+    plain, packed = folder / name, folder / f"{name}.gz"
+    try:
+        raw = gzip.decompress(packed.read_bytes()) if packed.is_file() else plain.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{plain}: cannot be read ({error}); fetch it again") from error
+    return hashlib.md5(raw, usedforsecurity=False).hexdigest()

@@ -1,0 +1,136 @@
+"""Tasks of the user's own: the example, and other kinds of data."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from data_files import write_udacity
+from simulation.small import run, tiny
+from torch import nn
+from torch.utils.data import Dataset, TensorDataset
+from typer.testing import CliRunner
+
+from secureafl.cli.app import app
+from secureafl.core.errors import ConfigError, DataError
+from secureafl.core.types import Data
+from secureafl.simulation.simulator import Simulation
+from secureafl.tasks.classification import Classification
+from secureafl.tasks.in_memory import from_datasets, from_tensors
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_example_runs_from_outside_the_package_and_learns(tmp_path, monkeypatch):
+    monkeypatch.chdir(EXAMPLES)
+    words = "run --task my_task:Spirals --set task.turns=0.5 --rounds 400 --clients 5 --quiet"
+    words += " --set training.learning_rate=0.1 --device cpu --defense async_sgd"
+    done = CliRunner().invoke(app, [*words.split(), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert result["task"] == "my_task"
+    assert result["metrics"]["ter"]["last"] < 0.3
+    held = json.loads((tmp_path / "out" / "holdings.json").read_text())["clients"]
+    assert sum(map(sum, held)) == 3000
+
+
+def test_example_is_as_short_as_promised():
+    code = (EXAMPLES / "my_task.py").read_text()
+    assert len(code[code.index("@dataclass") :].splitlines()) <= 40
+
+
+@dataclass(frozen=True)
+class Tokens(Classification):
+    """`kind = "tasks.test_own_task:Tokens"`: whether a sequence begins as it ends."""
+
+    def load(self):
+        tokens = torch.randint(0, 5, (200, 4), generator=torch.Generator().manual_seed(0))
+        samples = (tokens, (tokens[:, 0] == tokens[:, 3]).long())
+        return from_datasets(TensorDataset(*samples), TensorDataset(*samples), "tokens")
+
+    def model(self):
+        return nn.Sequential(nn.Embedding(5, 8), nn.Flatten(), nn.Linear(32, 2))
+
+
+def test_inputs_that_are_whole_numbers_reach_the_model_as_they_are():
+    simulation = Simulation(tiny(task="test_own_task:Tokens"))
+    run(simulation)
+    assert torch.isfinite(simulation.weights).all()
+
+
+def test_data_set_of_any_kind_is_read_once():
+    class Squares(Dataset):
+        def __len__(self):
+            return 6
+
+        def __getitem__(self, i):
+            return [float(i), 1.0], i % 2
+
+    data = from_datasets(Squares(), Squares(), "squares")
+    assert data.train_inputs[:, 0].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    assert data.train_labels.tolist() == [0, 1] * 3
+    assert data.pixel_mean.tolist() == [2.5, 1.0]
+    assert data.pixel_std[1] == 1  # a column that never changes
+
+
+GOOD = (torch.zeros(3, 2), torch.tensor([0, 1, 0]))
+
+
+@pytest.mark.parametrize(
+    ("samples", "said"),
+    [
+        ((torch.zeros(0, 2), torch.zeros(0)), "at least 1"),
+        ((torch.zeros(3, 2), torch.tensor([0, 1])), "a label for each"),
+        ((torch.zeros(3, 2), torch.tensor([0, -1, 1])), "number classes from 0"),
+        ((torch.zeros(3, 2), torch.tensor([0, 1, 2], dtype=torch.int32)), "give int64"),
+        ((torch.full((3, 2), torch.nan), torch.tensor([0, 1, 2])), "not finite"),
+        ((torch.zeros(3, 2), torch.tensor([0.0, torch.inf, 1])), "not finite"),
+    ],
+)
+def test_tensors_that_are_no_data_set_are_refused_in_one_line(samples, said):
+    for pair in ((samples, GOOD), (GOOD, samples)):
+        with pytest.raises(DataError, match=said) as caught:
+            from_tensors(*pair, "mine")
+        assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def steering(tmp_path, monkeypatch):
+    """A regression on tiny recordings, with a model that is soon trained."""
+    from secureafl.tasks import Udacity
+
+    write_udacity(tmp_path, recordings=4)
+    linear = nn.Sequential(nn.AvgPool2d(16), nn.Flatten(), nn.Linear(48, 1), nn.Flatten(0))
+    monkeypatch.setattr(Udacity, "model", lambda self: linear)
+    task = {"kind": "udacity", "data_dir": str(tmp_path)}
+    return lambda **changes: tiny(task=task, clients=4, malicious=1, **changes)
+
+
+@pytest.mark.parametrize("attack", ["none", "label_flip", "sign_flip", "gaussian"])
+@pytest.mark.parametrize("defense", ["async_sgd", "secure_afl", "kardam", "aflguard"])
+def test_steering_is_learnt_by_recording_under_attack(steering, defense, attack):
+    made = steering(partition="by_recording", defense=defense, attack=attack, rounds=30)
+    simulation = Simulation(made)
+    assert simulation.holdings is None
+    events = run(simulation, 30)
+    assert {*events[0].metrics} == {"rmse"}
+    assert torch.isfinite(simulation.weights).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"attack": "scaling", "partition": "by_recording"}, "needs images and classes"),
+        ({"partition": "label_groups"}, "by_recording"),
+    ],
+)
+def test_what_needs_classes_refuses_a_regression_in_one_line(steering, changes, said):
+    with pytest.raises(ConfigError, match=said) as caught:
+        Simulation(steering(**changes))
+    assert "\n" not in str(caught.value)
+
+
+def test_data_knows_of_no_recordings_unless_told():
+    assert isinstance(from_tensors(GOOD, GOOD, "mine"), Data)
+    assert from_tensors(GOOD, GOOD, "mine").train_origin is None
