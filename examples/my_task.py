@@ -28,8 +28,8 @@ class Spirals:
         require(self.turns > 0, "turns", self.turns, "give a number above 0")
 
     def load(self):
-        parts = [self._points(count, seed) for seed, count in enumerate((3000, 600))]
-        return from_tensors(*parts, f"spirals of {self.turns} turns")
+        train, test = self._points(3000, seed=0), self._points(600, seed=1)
+        return from_tensors(train, test, f"spirals of {self.turns} turns")
 
     def model(self):
         first, second = nn.Linear(2, self.hidden), nn.Linear(self.hidden, 3)

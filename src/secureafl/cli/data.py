@@ -45,7 +45,14 @@ def data(
 
 def _download(name: str, data_dir: Path | None, only: bool) -> None:
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TaskID,
+        TextColumn,
+        TransferSpeedColumn,
+    )
 
     from secureafl.core.errors import DataError
     from secureafl.tasks.download import download
@@ -61,7 +68,7 @@ def _download(name: str, data_dir: Path | None, only: bool) -> None:
         raise DataError(f"{name}: cannot be downloaded; {source.by_hand} (see {source.page})")
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     with Progress(*columns, TransferSpeedColumn(), console=Console(stderr=True)) as progress:
-        bars: dict[str, int] = {}
+        bars: dict[str, TaskID] = {}
         for step in download(source, home):
             if step.file not in bars:
                 bars[step.file] = progress.add_task(step.file)

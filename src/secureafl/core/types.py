@@ -93,7 +93,7 @@ class Scene(NamedTuple):
     input_shape: tuple[int, ...]
     pixel_mean: Float[Tensor, " c"]  # inputs are standardised with these, per channel
     pixel_std: Float[Tensor, " c"]
-    layout: dict[str, tuple[int, ...]]  # the model's parameters in their order, by name: shapes
+    layout: dict[str, tuple[int, ...]]  # of the model's flat vector, in order: shapes by name
     generator: torch.Generator  # for what is drawn once per run, such as a trigger
 
     @property

@@ -144,9 +144,8 @@ def holdings(run: Run, number: int) -> Picture | None:
     return Picture(
         f"holdings-{number:02d}-{_slug(run.name)}.svg",
         "Who holds what",
-        "The darker a cell, the more of a client's samples are of that class; clients with the same "
-        f"main class stand side by side. The fewer classes a column has, the more the clients "
-        f"differ.{mark}",
+        "The darker a cell, the more of a client's samples are of that class. Clients with the "
+        f"same main class stand side by side: dark blocks mean that clients differ.{mark}",
         f"Map of the samples that {count:,} clients of {run.name} hold, by {classes} classes.",
         svg,
     )

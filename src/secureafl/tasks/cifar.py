@@ -28,9 +28,10 @@ def _read_batch(path: Path, label_key: str, classes: int) -> Samples:
         raise DataError(f"{path}: no such file; fetch the data set again")
     found = read_pickle(path)
     rows, labels = found.get("data"), found.get(label_key)
-    whole = isinstance(rows, np.ndarray) and rows.ndim == 2 and rows.shape[1] == 3 * 32 * 32
-    if not whole or not isinstance(labels, list) or len(labels) != len(rows) or not labels:
-        raise DataError(f"{path}: no batch of CIFAR with {label_key!r}; fetch the file again")
+    if not isinstance(rows, np.ndarray) or not isinstance(labels, list) or not labels:
+        raise DataError(f"{path}: no images or no {label_key!r}; fetch the file again")
+    if rows.shape != (len(labels), 3 * 32 * 32):
+        raise DataError(f"{path}: {len(labels)} labels, images {rows.shape}; fetch the file again")
     if not all(isinstance(y, int) and 0 <= y < classes for y in labels):
         raise DataError(f"{path}: a label is not from 0 to {classes - 1}; fetch the file again")
     images = torch.from_numpy(rows.reshape(-1, 3, 32, 32).copy())

@@ -17,7 +17,7 @@ from secureafl.core.errors import DataError
 from secureafl.core.types import Data
 from secureafl.tasks.classification import Classification
 from secureafl.tasks.idx import find_idx, read_idx
-from secureafl.tasks.in_memory import from_tensors
+from secureafl.tasks.in_memory import Samples, from_tensors
 from secureafl.tasks.models.cnn import Size, paper_cnn
 from secureafl.tasks.places import data_home
 
@@ -85,6 +85,8 @@ def _data(arrays: list[np.ndarray], folder: Path, source: str) -> Data:
         fits = images.shape[1:] == (28, 28) and labels.shape == images.shape[:1] and len(labels) > 0
         if not fits or labels.max() > 9:
             raise DataError(f"{folder}: the {part} files are not Fashion-MNIST; fetch them again")
-    train, test = (torch.from_numpy(images[:, None].copy()) for images in (train, test))
-    labels = (torch.from_numpy(y.astype(np.int64)) for y in (train_labels, test_labels))
-    return from_tensors(*zip((train, test), labels, strict=True), source)
+    return from_tensors(_samples(train, train_labels), _samples(test, test_labels), source)
+
+
+def _samples(images: np.ndarray, labels: np.ndarray) -> Samples:
+    return torch.from_numpy(images[:, None].copy()), torch.from_numpy(labels.astype(np.int64))

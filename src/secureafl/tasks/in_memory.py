@@ -72,7 +72,9 @@ def _statistics(inputs: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of each channel, with bytes counted as 0 to 1."""
     channels = inputs.shape[1] if inputs.dim() > 1 else 1
     if inputs.dtype == torch.uint8:
-        counts = sum(_counts(chunk, channels) for chunk in inputs.split(_CHUNK))
+        counts = np.zeros((channels, 256), np.int64)
+        for chunk in inputs.split(_CHUNK):
+            counts += _counts(chunk, channels)
         share, value = counts / counts.sum(axis=1, keepdims=True), np.arange(256) / 255
         mean = share @ value
         std = np.sqrt((share * (value - mean[:, None]) ** 2).sum(axis=1))
