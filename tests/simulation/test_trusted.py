@@ -36,7 +36,7 @@ def rows_of(trusted):
 
 
 def test_samples_are_distinct_training_samples_with_their_own_labels(clients):
-    trusted = draw_trusted(clients, 40, 1, seed=0)
+    trusted = draw_trusted(clients, 40, seed=0)
     assert isinstance(trusted, Trusted)
     rows = rows_of(trusted)
     assert len(set(rows)) == 40
@@ -44,7 +44,7 @@ def test_samples_are_distinct_training_samples_with_their_own_labels(clients):
 
 
 def test_samples_depend_on_the_seed_alone_and_are_drawn_uniformly(clients):
-    draws = [rows_of(draw_trusted(clients, 30, 1, seed)) for seed in (0, 0, *range(1, 60))]
+    draws = [rows_of(draw_trusted(clients, 30, seed)) for seed in (0, 0, *range(1, 60))]
     assert draws[0] == draws[1]
     assert draws[0] != draws[2]
     counts = torch.bincount(torch.tensor(draws[1:]).flatten(), minlength=90)
@@ -53,8 +53,9 @@ def test_samples_depend_on_the_seed_alone_and_are_drawn_uniformly(clients):
 
 
 @pytest.mark.parametrize("scale", [1, 32])
-def test_gradient_is_the_mean_over_all_samples_times_the_scale_of_uploads(clients, model, scale):
-    trusted, weights = draw_trusted(clients, 25, scale, seed=3), flatten(model)
+def test_gradient_is_the_mean_over_all_samples_times_the_scale_of_uploads(model, scale):
+    clients = Clients(TASK, DATA, model, scale)
+    trusted, weights = draw_trusted(clients, 25, seed=3), flatten(model)
     rows = rows_of(trusted)
     images = (DATA.train_inputs[rows].float() / 255 - DATA.pixel_mean) / DATA.pixel_std
     tape = weights.clone().requires_grad_()
@@ -69,7 +70,7 @@ def test_gradient_is_the_mean_over_all_samples_times_the_scale_of_uploads(client
 
 def test_more_samples_than_there_are_is_refused(clients):
     with pytest.raises(ConfigError, match="trusted_samples = 91: the task has 90"):
-        draw_trusted(clients, 91, 1, seed=0)
+        draw_trusted(clients, 91, seed=0)
 
 
 def tiny(**changes):
