@@ -3,10 +3,10 @@
 python scripts/first_run_page.py OUT > docs/results/first-run.md
 """
 
-import json
 import sys
 from pathlib import Path
-from typing import Any
+
+from result_tables import made_with, row, table
 
 # Table of the paper for Fashion-MNIST: TER, or TER / ASR.
 PAPER = {
@@ -25,44 +25,6 @@ PAPER = {
         "scaling": "0.18 / 0.07",
     },
 }
-
-
-def read(path: Path, name: str) -> dict[str, Any]:
-    """A JSON file of a run folder."""
-    return json.loads((path / name).read_text(encoding="utf-8"))
-
-
-def row(path: Path, what: str, paper: str) -> str:
-    """One line of a table."""
-    result = read(path, "result.json")
-    late = [f"{m['late_mean']:.3f} ± {m['late_std']:.3f}" for m in result["metrics"].values()]
-    last = [f"{m['last']:.3f}" for m in result["metrics"].values()]
-    shares = [result["uploads"][group]["share"] for group in ("honest", "malicious")]
-    accepted = ["-" if share is None else f"{share:.1%}" for share in shares]
-    cells = [result["defense"], what, " / ".join(late), " / ".join(last), paper, *accepted]
-    return "| " + " | ".join(cells) + " |"
-
-
-def table(title: str, rows: list[str]) -> str:
-    """A table with its heading."""
-    head = "| defence | attack | TER (/ ASR), late mean ± std | last | paper | honest accepted |"
-    return "\n".join(
-        [f"## {title}", "", head + " malicious accepted |", "|---" * 7 + "|", *rows, ""]
-    )
-
-
-def made_with(runs: list[Path]) -> str:
-    """Hardware, versions and dates of all sessions."""
-    sessions = [s for run in runs for s in read(run, "provenance.json")["sessions"]]
-    days = sorted({s["started"][:10] for s in sessions})
-    devices = sorted({s["device"] for s in sessions})
-    torches = sorted({s["torch"] for s in sessions})
-    data = read(runs[0], "provenance.json")
-    seed = data["seed"]
-    return (
-        f"Seed {seed}; {', '.join(devices)}; torch {', '.join(torches)}; {', '.join(days)}; "
-        f"{data['data']}."
-    )
 
 
 def main() -> None:

@@ -66,7 +66,8 @@ def test_example_is_as_short_as_promised(example):
 @pytest.mark.parametrize(
     ("page", "kind"),
     [
-        *(("coverage.md", kind) for kind in (*DEFENSES, *ATTACKS) if kind != "none"),
+        *(("coverage.md", kind) for kind in DEFENSES),
+        *(("attacks.md", kind) for kind in ATTACKS if kind != "none"),
         *(("aggregators.md", kind) for kind in AGGREGATORS),
     ],
 )
@@ -74,10 +75,19 @@ def test_documentation_names_everything_there_is(page, kind):
     assert f"| `{kind}` |" in (ROOT / "docs" / page).read_text()
 
 
-def test_page_of_the_first_run_comes_from_its_results():
-    script, results = ROOT / "scripts/first_run_page.py", ROOT / "docs/results/first-run"
-    made = subprocess.run([sys.executable, script, results], capture_output=True, check=True)
-    assert made.stdout == (ROOT / "docs/results/first-run.md").read_bytes()
+@pytest.mark.parametrize(
+    ("script", "page"), [("first_run_page.py", "first-run"), ("defences_page.py", "defences")]
+)
+def test_page_of_results_comes_from_them(script, page):
+    command = [sys.executable, ROOT / "scripts" / script, ROOT / "docs/results" / page]
+    made = subprocess.run(command, capture_output=True, check=True)
+    assert made.stdout == (ROOT / f"docs/results/{page}.md").read_bytes()
+
+
+def test_page_of_defences_has_all_of_them():
+    text = (ROOT / "docs/results/defences.md").read_text()
+    for attack in ("none", "sign_flip", "gaussian", "scaling"):
+        assert all(f"| {defense} | {attack} |" in text for defense in DEFENSES)
 
 
 def test_links_of_the_docs_lead_somewhere():

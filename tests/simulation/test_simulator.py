@@ -196,10 +196,10 @@ def test_first_step_is_one_gradient_step_on_the_drawn_batch():
     rows = simulation._jobs[0, ROWS:]
     simulation.advance()
     mean, std = data.pixel_mean[:, None, None], data.pixel_std[:, None, None]
-    images = (data.train_inputs[rows.long()].float() / 255 - mean) / std
+    images = (data.train_inputs[rows].float() / 255 - mean) / std
     weights = before.clone().requires_grad_()
     outputs = call_flat(made.task.model(), weights, images)
-    made.task.loss(outputs, data.train_labels[rows.long()]).backward()
+    made.task.loss(outputs, data.train_labels[rows]).backward()
     torch.testing.assert_close(simulation.weights, before - 0.1 * weights.grad)
 
 

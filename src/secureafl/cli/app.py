@@ -77,7 +77,10 @@ Set = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 CheckpointSeconds = Annotated[
-    float, typer.Option(min=0, help="Save a checkpoint this often; a kill costs that much at most.")
+    float,
+    typer.Option(
+        min=0, help="Time between checkpoints; more where saving them would slow the run down."
+    ),
 ]
 
 

@@ -106,11 +106,11 @@ def after_step(
     memory: Memory, step: Step, learning_rate: float, count: Tensor
 ) -> tuple[Tensor, Memory]:
     """See `kernels.operations.after_step`."""
-    along, with_model, squared = (part.numpy() for part in step[1:])
-    stepped = bool(count) and bool(squared <= LARGEST_NORM**2)
+    with_model, squared = step.with_model.item(), step.squared.item()
+    stepped = count.item() > 0 and squared <= LARGEST_NORM**2
     if stepped:
-        memory.along.numpy()[...] -= learning_rate * along
-        memory.squared.numpy()[...] += learning_rate * (learning_rate * squared - 2 * with_model)
+        memory.along.sub_(step.along, alpha=learning_rate)
+        memory.squared.add_(learning_rate * (learning_rate * squared - 2 * with_model))
     return torch.tensor(stepped), memory
 
 

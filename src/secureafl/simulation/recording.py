@@ -32,6 +32,7 @@ from secureafl.settings import short_name
 from secureafl.simulation.simulator import Simulation
 
 _FLUSH_SECONDS = 1.0
+_MOST_FOR_CHECKPOINTS = 0.05  # of the time a run computes; where several share a GPU, of its own
 
 
 class Recording:
@@ -48,6 +49,7 @@ class Recording:
         self.simulation, self.folder = simulation, folder
         self._before, self._since = seconds, time.monotonic()
         self._checkpoint_seconds = checkpoint_seconds
+        self._computed = self._enough = 0.0  # seconds since the last checkpoint, and wanted
 
     @property
     def seconds(self) -> float:
@@ -65,7 +67,7 @@ class Recording:
 
     def turns(self) -> Generator[list[Event], None, None]:
         """Advance to the end in turns, some of them without events (`Simulation.turns`)."""
-        turns = self.simulation.turns()
+        turns = self._timed(self.simulation.turns())
         self._saved = self._flushed = time.monotonic()
         try:
             for events in turns:
@@ -82,15 +84,25 @@ class Recording:
         finally:
             self.folder.close()
 
+    def _timed(self, turns: Iterator[list[Event]]) -> Iterator[list[Event]]:
+        while True:
+            start = time.monotonic()
+            events = next(turns, None)
+            self._computed += time.monotonic() - start
+            if events is None:
+                return
+            yield events
+
     def _note(self, events: list[Event]) -> None:
         """Write events down and, from time to time, a checkpoint."""
         if not events:
             return
         self.folder.append(events)
         now = time.monotonic()
-        if now - self._saved >= self._checkpoint_seconds:
+        if now - self._saved >= self._checkpoint_seconds and self._computed >= self._enough:
             self._save()
             self._saved = self._flushed = time.monotonic()
+            self._computed, self._enough = 0.0, (self._saved - now) / _MOST_FOR_CHECKPOINTS
         elif now - self._flushed >= _FLUSH_SECONDS:
             self.folder.flush()
             self._flushed = now

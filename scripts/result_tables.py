@@ -1,0 +1,43 @@
+"""Run folders as lines of Markdown, for the scripts that write pages of docs/results."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+HEAD = ("defence", "attack", "TER (/ ASR), late mean ± std", "last", "paper", "honest accepted")
+COLUMNS = (*HEAD, "malicious accepted", "model steps")
+
+
+def read(path: Path, name: str) -> dict[str, Any]:
+    """A JSON file of a run folder."""
+    return json.loads((path / name).read_text(encoding="utf-8"))
+
+
+def row(path: Path, what: str, paper: str) -> str:
+    """One line of a table."""
+    result = read(path, "result.json")
+    late = [f"{m['late_mean']:.3f} ± {m['late_std']:.3f}" for m in result["metrics"].values()]
+    last = [f"{m['last']:.3f}" for m in result["metrics"].values()]
+    shares = [result["uploads"][group]["share"] for group in ("honest", "malicious")]
+    accepted = ["-" if share is None else f"{share:.1%}" for share in shares]
+    cells = [result["defense"], what, " / ".join(late), " / ".join(last), paper, *accepted]
+    return "| " + " | ".join([*cells, f"{result['steps']:,}"]) + " |"
+
+
+def table(title: str, rows: list[str]) -> str:
+    """A table with its heading."""
+    head = "| " + " | ".join(COLUMNS) + " |"
+    return "\n".join([f"## {title}", "", head, "|---" * len(COLUMNS) + "|", *rows, ""])
+
+
+def made_with(runs: list[Path]) -> str:
+    """Hardware, versions and dates of all sessions."""
+    sessions = [s for run in runs for s in read(run, "provenance.json")["sessions"]]
+    days = sorted({s["started"][:10] for s in sessions})
+    devices = sorted({s["device"] for s in sessions})
+    torches = sorted({s["torch"] for s in sessions})
+    data = read(runs[0], "provenance.json")
+    return (
+        f"Seed {data['seed']}; {', '.join(devices)}; torch {', '.join(torches)}; "
+        f"{', '.join(days)}; {data['data']}."
+    )
