@@ -103,8 +103,10 @@ def ray_cluster(monkeypatch):
     pytest.importorskip("ray")
     ray._import_ray.cache_clear()
     package = ray._import_ray()
+    from ray._private.usage.usage_lib import usage_stats_enabled
     from ray.cluster_utils import Cluster
 
+    assert not usage_stats_enabled()
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     made.add_node(num_cpus=1)
     monkeypatch.setenv("RAY_ADDRESS", made.address)
@@ -146,7 +148,6 @@ def test_sweep_on_a_cluster_has_the_bits_of_one_here(engine, tmp_path):
         assert contents(tmp_path / "all", name) == contents(tmp_path / "whole", name)
     again = list(engine(good, Path("all"), 2, 60.0))
     assert [update.state for update in again] == ["finished"] * 3
-    assert os.environ.get("RAY_USAGE_STATS_ENABLED", "0") == "0"
 
 
 @pytest.mark.slow
