@@ -13,6 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from secureafl.cli.bench import EXAMPLE, bench
+from secureafl.cli.theory import EXAMPLE as THEORY_EXAMPLE
+from secureafl.cli.theory import theory
 from secureafl.core.errors import ConfigError, SecureAflError
 
 app = typer.Typer(
@@ -207,6 +209,7 @@ def list_(
 
 
 app.command(epilog=EXAMPLE)(bench)
+app.command(epilog=THEORY_EXAMPLE)(theory)
 
 
 def _read(file: Path | None) -> dict[str, Any]:

@@ -24,8 +24,6 @@ from secureafl.partitions.shards import Shards
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
-_BYTE = 255  # the simulator takes inputs for pixels and divides by it
-
 
 class Measurements(NamedTuple):
     """What the clients know."""
@@ -76,18 +74,18 @@ class RidgeRegression:
         )
 
     def load(self) -> Data:
-        """The measurements as samples, client after client; the test set is all of them."""
+        """One target a mini-batch, client after client; the test set is all of them."""
         points, targets, _ = self.measurements()
         labels = torch.from_numpy(targets.reshape(-1, targets.shape[2])).float()
-        inputs = _BYTE * torch.from_numpy(points).float().expand(len(labels), 1, *points.shape)
+        inputs = torch.zeros(len(labels), 1, 1, 1, dtype=torch.uint8)  # the model has the points
         checksum = zlib.crc32(labels.numpy().tobytes(), zlib.crc32(points.tobytes()))
         plain = torch.zeros(1), torch.ones(1)
         source = f"ridge regression, drawn from seed {self.seed}"
         return Data(inputs, labels, inputs, labels, *plain, source, f"{checksum:08x}")
 
     def model(self) -> nn.Module:
-        """A linear model, whose gradient is affine."""
-        return nn.Sequential(nn.Linear(self.parameters, 1, bias=False), nn.Flatten())
+        """What the weights predict at the points."""
+        return _AtPoints(torch.from_numpy(self.measurements().points).float())
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Half the mean square over the points, and half the ridge times the squared weights."""
@@ -96,6 +94,19 @@ class RidgeRegression:
     def metrics(self, outputs: Tensor, labels: Tensor) -> dict[str, float]:
         """The loss of all clients."""
         return {"loss": float(self.loss(outputs, labels))}
+
+
+class _AtPoints(nn.Module):
+    """A linear model at points that are the same for everybody, whatever its input."""
+
+    def __init__(self, points: Tensor) -> None:
+        super().__init__()
+        self.points = points
+        self.weight = nn.Parameter(torch.randn(points.shape[1]))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The same predictions for every sample."""
+        return (self.points @ self.weight).expand(len(inputs), -1)
 
 
 @dataclass(frozen=True)
@@ -113,6 +124,11 @@ class Objective(NamedTuple):
 
     measured: Measurements
     honest: Bool[np.ndarray, " n"]
+
+    @classmethod
+    def of_all(cls, measured: Measurements) -> Objective:
+        """With everybody honest."""
+        return cls(measured, np.ones(len(measured.targets), bool))
 
     @property
     def hessian(self) -> Float[np.ndarray, "d d"]:
@@ -153,3 +169,8 @@ class Objective(NamedTuple):
         points, targets, count = self.measured
         errors = points @ weights - targets[self.honest]
         return float(np.square(errors).sum(axis=-1).mean() / (2 * count))
+
+    def gap(self, weights: Float[np.ndarray, " d"]) -> float:
+        """F_H there less its minimum, without subtracting two nearly equal numbers."""
+        away = weights - self.optimum
+        return float(away @ self.hessian @ away / 2)
