@@ -11,7 +11,7 @@ maximum, the paper's E_track^2; what its constants make of it. docs/theory.md ha
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
     from secureafl.theory.measure import Run
+
+
+Of = TypeVar("Of")
 
 
 class Constants(NamedTuple):
@@ -68,13 +71,13 @@ class Constants(NamedTuple):
         return self.median_constant * sum(x**2 for x in squares)
 
 
-class Sides(NamedTuple):
-    """Both sides of the bound; entry T - 1 is that of the first T rounds."""
+class Sides(NamedTuple, Generic[Of]):
+    """The left side of the bound and its three right sides, or a figure of each."""
 
-    left: Float[np.ndarray, " rounds"]
-    mean: Float[np.ndarray, " rounds"]  # E^2 is the mean of |delta|^2 so far
-    track: Float[np.ndarray, " rounds"]  # E^2 is the maximum of |delta|^2 in the whole run
-    explicit: Float[np.ndarray, " rounds"]  # E^2 is `tracking_bound`
+    left: Of
+    mean: Of  # E^2 is the mean of |delta|^2 so far
+    track: Of  # E^2 is the maximum of |delta|^2 in the whole run
+    explicit: Of  # E^2 is `tracking_bound`
 
 
 class Holds(NamedTuple):
@@ -123,8 +126,8 @@ def promised(own: Constants, inside: Constants) -> Constants:
     )
 
 
-def sides_of(run: Run, constants: Constants) -> Sides:
-    """The bound at every T."""
+def sides_of(run: Run, constants: Constants) -> Sides[Float[np.ndarray, " rounds"]]:
+    """The bound at every T; entry T - 1 is that of the first T rounds."""
     count = np.arange(1, len(run.rounds.gradient) + 1)
     start = 4 * constants.gap / (constants.learning_rate * count)
     tracking = run.rounds.tracking

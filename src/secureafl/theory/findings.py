@@ -40,10 +40,10 @@ class Result(NamedTuple):
     constants: Constants
     tracking: float  # the largest |delta|^2
     holds: Holds
-    worst: Sides  # the left side over each right one, at the T where that is largest
-    end: Sides  # both sides over the whole run
+    worst: Sides[float]  # the left side over each right one, at the T where that is largest
+    end: Sides[float]  # both sides over the whole run
     counts: list[int]  # the values of T that follow
-    sides: Sides
+    sides: Sides[list[float]]
 
 
 class Ahead(NamedTuple):
@@ -97,7 +97,7 @@ class Findings:
 
     @property
     def kept(self) -> bool:
-        """Whether every run inside the conditions keeps to the bound, and each link of its proof."""
+        """Whether the bound and every link of its proof hold in all runs inside the conditions."""
         return all(all(result.holds) for result in self.results if not result.case.inside)
 
 

@@ -38,19 +38,19 @@ class Column(NamedTuple):
 
 _CONSTANTS = (
     Column("L", lambda r: r.constants.smoothness),
-    Column("ζ", lambda r: r.constants.heterogeneity),
-    Column("σ", lambda r: r.constants.noise),
-    Column("ε_est", lambda r: r.constants.estimation),
+    Column("zeta", lambda r: r.constants.heterogeneity),
+    Column("sigma", lambda r: r.constants.noise),
+    Column("epsilon_est", lambda r: r.constants.estimation),
     Column("G", lambda r: r.constants.largest),
     Column("C_med", lambda r: r.constants.median_constant),
-    Column("F(w⁰) - F*", lambda r: r.constants.gap),
+    Column("F(w^0) - F*", lambda r: r.constants.gap),
     Column("F*", lambda r: r.constants.minimum),
 )
 _INSIDE = (
     Column("E_track² measured", lambda r: r.tracking),
     Column("its bound from constants", lambda r: r.constants.tracking_bound),
     Column("left side", lambda r: r.end.left),
-    Column("right, mean of δ²", lambda r: r.end.mean),
+    Column("right, mean |delta|²", lambda r: r.end.mean),
     Column("right, E_track²", lambda r: r.end.track),
     Column("right, constants", lambda r: r.end.explicit),
     Column("left / right (E_track²), at its closest", lambda r: r.worst.track),
@@ -74,22 +74,22 @@ def tables(findings: Findings) -> list[Table]:
             "Inside the conditions: both sides over the whole run",
             "Ranges are over the seeds. 'Holds' counts the seeds in which the bound holds at every "
             "T with each of its three right sides, and every link of the proof in every round.",
-            ["case", "ηL", "b", *(c.heading for c in _INSIDE), "holds"],
+            ["case", "eta L", "b", *(c.heading for c in _INSIDE), "holds"],
             [[*_case(r), *_cells(_INSIDE, r), _count(r, lambda x: all(x.holds))] for r in inside],
         ),
         Table(
             "The constants",
-            "L, ζ, σ and F* are known exactly. ε_est and G are the largest values of the run.",
-            ["case", "ηL", "b", *(c.heading for c in _CONSTANTS)],
+            "L, zeta, sigma and F* are known exactly; epsilon_est and G are the largest of the run.",
+            ["case", "eta L", "b", *(c.heading for c in _CONSTANTS)],
             [[*_case(r), *_cells(_CONSTANTS, r)] for r in inside],
         ),
         Table(
             "Outside the conditions",
-            "'Promised' is the right side from constants with the ε_est, G and C_med that the same "
-            "seed had inside: the theorem takes these for given. The last two columns count the "
-            "seeds in which the left side stays below a right side at every T.",
+            "'Promised' is the right side from constants with the epsilon_est, G and C_med that "
+            "the same seed had inside: the theorem takes these for given. The last two columns "
+            "count the seeds in which the left side stays below a right side at every T.",
             [
-                *("case", "ηL", "b", "diverged"),
+                *("case", "eta L", "b", "diverged"),
                 *(c.heading for c in _OUTSIDE),
                 *("below promised", "below that with E_track²"),
             ],
