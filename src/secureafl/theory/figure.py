@@ -64,9 +64,10 @@ def draw(findings: Findings) -> bytes:
 def _panel(axis: Axes, results: Sequence[Result]) -> None:
     axis.set_xscale("log")
     axis.set_yscale("log")
+    axis.minorticks_off()  # thousands of marks would make the page heavy
     # Seeds may have diverged at different rounds: a line goes as far as all of them.
     last = min(result.length for result in results)
-    counts = np.unique(np.geomspace(1, last, 100).round())
+    counts = np.unique(np.geomspace(1, last, 50).round())
     for side, (colour, line, label) in _LOOKS.items():
         curves = np.array([_at(counts, result, side) for result in results])
         if np.isfinite(curves).all():

@@ -26,7 +26,7 @@ from secureafl.theory.cases import Case, Scope
 from secureafl.theory.measure import Run, measure
 
 SCHEMA = 1
-_KEPT = 120  # values of T that curves are kept at
+_KEPT = 60  # values of T that curves are kept at
 
 
 class Result(NamedTuple):

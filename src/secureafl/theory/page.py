@@ -79,7 +79,7 @@ def tables(findings: Findings) -> list[Table]:
         ),
         Table(
             "The constants",
-            "L, zeta, sigma and F* are known exactly; epsilon_est and G are the largest of the run.",
+            "L, zeta, sigma and F* are exact; epsilon_est and G are the largest values of the run.",
             ["case", "eta L", "b", *(c.heading for c in _CONSTANTS)],
             [[*_case(r), *_cells(_CONSTANTS, r)] for r in inside],
         ),
