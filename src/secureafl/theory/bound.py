@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from secureafl.arrivals import Uniform
+from secureafl.theory.measure import Run, longest_delay
 
 if TYPE_CHECKING:
     from jaxtyping import Float
-
-    from secureafl.theory.measure import Run
 
 
 Of = TypeVar("Of")
@@ -98,18 +96,16 @@ def margin(voices: int, byzantine: int) -> int:
 def constants_of(run: Run) -> Constants:
     """Known ones from the problem, the other two as measured."""
     made, objective = run.experiment, run.objective
-    arrivals = made.arrivals
-    assert isinstance(arrivals, Uniform)
     return Constants(
         made.clients,
         made.num_malicious,
         made.training.learning_rate,
-        arrivals.max_staleness,
+        longest_delay(made),
         objective.smoothness,
         objective.heterogeneity,
         objective.noise,
         float(np.sqrt(run.rounds.estimation.max())),
-        float(np.sqrt(run.rounds.largest.max())),
+        float(np.sqrt(max(run.earlier, run.rounds.largest.max()))),
         objective.value(objective.optimum),
         run.gap,
     )

@@ -55,7 +55,7 @@ def draw(findings: Findings) -> bytes:
         for axis in axes[len(cases) :]:
             axis.remove()
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=2)
-        figure.supxlabel("T, rounds since every client was heard", fontsize=10)
+        figure.supxlabel("T, rounds counted", fontsize=10)
         out = io.BytesIO()
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     return out.getvalue()

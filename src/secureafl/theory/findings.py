@@ -34,7 +34,7 @@ class Result(NamedTuple):
 
     case: Case
     seed: int
-    skipped: int  # rounds until every client had been heard
+    skipped: int  # rounds before those that count
     length: int  # rounds that count
     diverged: bool
     constants: Constants

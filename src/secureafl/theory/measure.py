@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
+from secureafl.arrivals import Uniform
 from secureafl.core.errors import ConfigError
 from secureafl.core.events import ArrivalEvent, Event
 from secureafl.core.types import Arrival
@@ -52,18 +53,19 @@ class Rounds(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A run from the first round before which every client was heard."""
+    """A run from the first round that looks back only on rounds with every client known."""
 
     experiment: Experiment
     objective: Objective
     skipped: int  # rounds before that
+    earlier: float  # squared norm of the longest vector in the rounds it looks back on
     gap: float  # F_H less its minimum, at the first model that counts
     rounds: Rounds
 
     @property
     def diverged(self) -> bool:
         """Whether it was given up."""
-        return len(self.rounds.gradient) < self.experiment.rounds - self.skipped
+        return not self.rounds.gradient[-1] <= DIVERGED
 
 
 def measure(experiment: Experiment) -> Run:
@@ -71,17 +73,26 @@ def measure(experiment: Experiment) -> Run:
     simulation = Simulation(experiment)
     while not simulation.finished and not simulation.defense_state.memory.known.all():
         simulation.advance()
-    if simulation.finished:
+    delay = longest_delay(experiment)
+    if simulation.round + delay >= experiment.rounds:
         raise ConfigError(f"rounds = {experiment.rounds}: too few to hear every client; give more")
-    meter, skipped, rounds = _Meter(simulation), simulation.round, []
-    gap = meter.objective.gap(_array(simulation.weights))
+    meter = _Meter(simulation)
+    # The first stale uploads that count were computed on models of these rounds.
+    earlier = max((meter.advance().largest for _ in range(delay)), default=0.0)
+    skipped, gap = simulation.round, meter.objective.gap(_array(simulation.weights))
+    rounds: list[Round] = []
     while not simulation.finished:
-        one = meter.advance()
-        if not one.gradient <= DIVERGED:
+        rounds.append(meter.advance())
+        if not rounds[-1].gradient <= DIVERGED:
             break
-        rounds.append(one)
     columns = Rounds(*map(np.array, zip(*rounds, strict=True)))
-    return Run(experiment, meter.objective, skipped, gap, columns)
+    return Run(experiment, meter.objective, skipped, earlier, gap, columns)
+
+
+def longest_delay(experiment: Experiment) -> int:
+    """tau_max."""
+    assert isinstance(experiment.arrivals, Uniform)
+    return experiment.arrivals.max_staleness
 
 
 class _Meter:
