@@ -50,7 +50,7 @@ _INSIDE = (
     Column("E_track² measured", lambda r: r.tracking),
     Column("its bound from constants", lambda r: r.constants.tracking_bound),
     Column("left side", lambda r: r.end.left),
-    Column("right, mean |delta|²", lambda r: r.end.mean),
+    Column("right, mean delta²", lambda r: r.end.mean),
     Column("right, E_track²", lambda r: r.end.track),
     Column("right, constants", lambda r: r.end.explicit),
     Column("left / right (E_track²), at its closest", lambda r: r.worst.track),
