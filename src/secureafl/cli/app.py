@@ -16,6 +16,8 @@ import typer
 
 from secureafl.cli import data as data_sets
 from secureafl.cli.bench import EXAMPLE, bench
+from secureafl.cli.theory import EXAMPLE as THEORY_EXAMPLE
+from secureafl.cli.theory import theory
 from secureafl.core.errors import ConfigError, SecureAflError
 
 app = typer.Typer(
@@ -267,6 +269,9 @@ def _stoppable(how_to_go_on: str) -> Iterator[None]:
     except KeyboardInterrupt:
         print(f"stopped; {how_to_go_on}", file=sys.stderr)
         raise typer.Exit(130) from None
+
+
+app.command(epilog=THEORY_EXAMPLE)(theory)
 
 
 def _read(file: Path | None) -> dict[str, Any]:
