@@ -11,7 +11,9 @@ def test_every_main_table_uses_names_that_exist(task):
     assert set(table) <= set(DEFENSES)
     assert set().union(*table.values()) <= set(ATTACKS)
     expected = {"rmse"} if task == "udacity" else {"ter", "asr"}
-    assert {metric for row in table.values() for cell in row.values() for metric in cell} == expected
+    assert {
+        metric for row in table.values() for cell in row.values() for metric in cell
+    } == expected
 
 
 def test_fashion_mnist_has_eight_methods_under_ten_attacks_and_none():
