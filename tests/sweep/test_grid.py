@@ -1,10 +1,15 @@
+import math
+import string
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from secureafl.attacks import Gaussian, Scaling, SignFlip
 from secureafl.core.errors import ConfigError
-from secureafl.defenses import AsyncSgd, SecureAfl
+from secureafl.defenses import AsyncSgd, Kardam, SecureAfl
 from secureafl.estimators import LastUpdate
-from secureafl.sweep.grid import cross
+from secureafl.sweep.grid import Grid, cross, parse_seeds, read_grid
 
 
 def test_every_defence_meets_every_attack():
@@ -72,3 +77,133 @@ def test_setting_that_no_cell_has_is_refused(changes, said):
 def test_cell_named_twice_is_refused():
     with pytest.raises(ConfigError, match="named twice"):
         cross({}, ["async_sgd", "async_sgd"], [], {})
+
+
+SAFE = set(string.ascii_letters + string.digits + "_.@+=-")
+
+
+@pytest.fixture
+def grid_file(tmp_path):
+    def write(text):
+        (tmp_path / "grid.toml").write_text(text)
+        return tmp_path / "grid.toml"
+
+    return write
+
+
+def test_grid_file_makes_a_cell_of_every_combination(grid_file):
+    path = grid_file(
+        """
+        title = "Two defences"
+        [base]
+        rounds = 70
+        [axes]
+        seed = [3, 4]
+        defense = ["async_sgd", { kind = "secure_afl", alpha = 0.7 }]
+        training.batch_size = [8]
+        "attack" = ["scaling@stealth"]
+        """
+    )
+    grid = read_grid(path)
+    assert grid.title == "Two defences"
+    assert list(grid.cells()) == [
+        "async_sgd-batch_size8-scaling@stealth-seed3",
+        "secure_afl+alpha0.7-batch_size8-scaling@stealth-seed3",
+        "async_sgd-batch_size8-scaling@stealth-seed4",
+        "secure_afl+alpha0.7-batch_size8-scaling@stealth-seed4",
+    ]
+    cell = grid.cells()["secure_afl+alpha0.7-batch_size8-scaling@stealth-seed4"]
+    assert (cell.defense, cell.attack) == (SecureAfl(alpha=0.7), Scaling(factor=1.0))
+    assert (cell.seed, cell.rounds, cell.training.batch_size) == (4, 70, 8)
+
+
+def test_base_can_be_an_experiment_file_with_settings_beside_it(grid_file, tmp_path):
+    (tmp_path / "other.toml").write_text("rounds = 11\nclients = 5\nseed = 8\n")
+    grid = read_grid(grid_file('[base]\nfile = "other.toml"\nrounds = 12\n'))
+    assert grid.title == "grid"
+    cells = grid.cells()
+    assert list(cells) == ["seed8"]
+    assert (cells["seed8"].rounds, cells["seed8"].clients) == (12, 5)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[axis]\nseed = [1]", "unknown 'axis'; did you mean 'axes'"),
+        ("base = 3", r"base = 3: give a table, \[base\]"),
+        ("[axes]\nseed = 1", "axes.seed = 1: give a list"),
+        ("[axes]\nseed = []", "give a list of one value or more"),
+        ("[axes]\ndefense = ['kardan']", "unknown defense 'kardan'; did you mean 'kardam'"),
+        ("[axes]\ndefence = ['kardam']", "unknown setting 'defence'; did you mean 'defense'"),
+        ("[axes]\ndefense.alhpa = [0.5]", "did you mean 'alpha'"),
+        ("[base]\nfile = 'none.toml'", "none.toml: no such file"),
+        ("[axes]\nclients = [5, 5]", "'clients5-seed0' is named twice"),
+    ],
+)
+def test_faulty_grid_is_refused_with_a_remedy(grid_file, text, said):
+    with pytest.raises(ConfigError, match=said):
+        read_grid(grid_file(text)).cells()
+
+
+def test_setting_that_is_an_axis_cannot_be_changed():
+    grid = Grid("", {}, {"defense.alpha": [0.5, 0.7], "seed": [1]})
+    for key in ("defense.alpha", "defense", "seed"):
+        with pytest.raises(ConfigError, match=f"'{key}' takes several values"):
+            grid.cells({key: 0})
+
+
+def test_tables_without_another_kind_change_the_base_and_do_not_replace_it():
+    base = {"training": {"learning_rate": 0.5}, "defense": {"clip_norm": 9.0}}
+    axes = {
+        "training": [{"batch_size": 4}],
+        "defense": [{"kind": "secure_afl", "alpha": 0.5}, "kardam"],
+    }
+    changed, other = Grid("", base, axes).cells().values()
+    assert (changed.training.learning_rate, changed.training.batch_size) == (0.5, 4)
+    assert changed.defense == SecureAfl(alpha=0.5, clip_norm=9.0)
+    assert other.defense == Kardam()
+
+
+def test_order_of_the_axes_does_not_matter_for_what_is_inside_what():
+    axes = {"defense.alpha": [0.5], "defense": ["secure_afl"]}
+    (cell,) = Grid("", {"defense": "async_sgd"}, axes).cells().values()
+    assert cell.defense == SecureAfl(alpha=0.5)
+
+
+VALUES = {
+    "seed": st.integers(0, 2**62),
+    "malicious": st.floats(0, 1) | st.integers(0, 50),
+    "placement": st.sampled_from(["random", "grouped"]),
+    "task.data_dir": st.text(
+        st.characters(exclude_categories=["Cs"], exclude_characters=":"), max_size=300
+    ),
+    "defense.alpha": st.floats(0.01, 1),
+}
+AXES = {
+    key: st.lists(values, min_size=1, max_size=3, unique_by=repr) for key, values in VALUES.items()
+}
+
+
+@given(st.fixed_dictionaries({}, optional=AXES))
+def test_names_are_safe_and_stay_when_values_are_added(axes):
+    cells = Grid("", {}, axes).cells()
+    assert len(cells) == math.prod(map(len, axes.values()))
+    for name in cells:
+        assert set(name) <= SAFE
+        assert len(name) < 250
+        assert name[0] != "."
+    fewer = Grid("", {}, {key: values[:1] for key, values in axes.items()}).cells()
+    assert fewer.items() <= cells.items()
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"), [("0-4", [0, 1, 2, 3, 4]), ("0,1,2", [0, 1, 2]), ("7, 1-2", [7, 1, 2])]
+)
+def test_seeds_are_ranges_and_lists(text, seeds):
+    assert parse_seeds(text) == seeds
+
+
+@pytest.mark.parametrize("text", ["", "a", "3-1", "1,,2", "-1", "0-99999999"])
+def test_faulty_seeds_are_refused(text):
+    with pytest.raises(ConfigError, match="give them as 0-4"):
+        parse_seeds(text)
