@@ -13,6 +13,10 @@ from typing import Annotated, Any
 import typer
 
 from secureafl.cli.bench import EXAMPLE, bench
+from secureafl.cli.reproduce import EXAMPLE as REPRODUCE_EXAMPLE
+from secureafl.cli.reproduce import reproduce
+from secureafl.cli.results import EXAMPLE as RESULTS_EXAMPLE
+from secureafl.cli.results import results
 from secureafl.core.errors import ConfigError, SecureAflError
 
 app = typer.Typer(
@@ -207,6 +211,8 @@ def list_(
 
 
 app.command(epilog=EXAMPLE)(bench)
+app.command(epilog=REPRODUCE_EXAMPLE)(reproduce)
+app.command(epilog=RESULTS_EXAMPLE)(results)
 
 
 def _read(file: Path | None) -> dict[str, Any]:

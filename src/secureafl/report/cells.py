@@ -97,6 +97,8 @@ def judge(ours: float, paper: float) -> str:
 
 def spread(values: Sequence[float]) -> Spread:
     """Mean and standard deviation."""
+    if any(map(math.isnan, values)):
+        return Spread(math.nan, math.nan)
     return Spread(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
 
 

@@ -28,7 +28,8 @@ def shown(name: str) -> str:
 def summaries(sheets: Sequence[Sheet], ours: Sequence[str]) -> list[str]:
     """How `ours`, some of the rows, compare with the paper, and then with the other rows."""
     cells = [sheet.cells[row, c] for sheet in sheets for row in ours for c in sheet.columns]
-    return [*_beside_paper(cells, " and ".join(map(shown, ours))), *_ranks(sheets, ours)]
+    name = shown(ours[0]) if len(ours) == 1 else "These runs"
+    return [*_beside_paper(cells, name), *_ranks(sheets, ours)]
 
 
 def _beside_paper(cells: Sequence[Cell], name: str) -> list[str]:
@@ -65,6 +66,6 @@ def _ranks(sheets: Sequence[Sheet], ours: Sequence[str]) -> list[str]:
     )
     metric = sheets[0].metric.upper()
     return [
-        f"{shown(ours[0])} has the lowest {metric} of {len(sheets[0].rows)} rows in "
-        f"{lowest} of {len(complete)} columns that are complete."
+        f"Of the {len(sheets[0].rows)} compared, {shown(ours[0])} has the lowest {metric} in "
+        f"{lowest} of {len(complete)} complete columns."
     ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -108,6 +108,16 @@ class Simulation:
     def weights(self) -> Tensor:
         """The global model."""
         return self._state.weights
+
+    @property
+    def clients(self) -> Clients:
+        """Whose gradients can be asked for."""
+        return self._clients
+
+    @property
+    def defense_state(self) -> Any:
+        """What the defence remembers."""
+        return self._state.defense
 
     def advance(self) -> list[Event]:
         """One arrival; the events are its own and, where due, an evaluation."""
