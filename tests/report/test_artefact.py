@@ -18,16 +18,20 @@ class Cells(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()
         self.found: list[tuple[str, str]] = []
-        self.images = 0
+        self.images, self._inside = 0, False
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
         self.images += tag == "img"
         if tag == "td":
+            self._inside = True
             self.found.append((dict(attrs).get("class") or "", ""))
 
+    def handle_endtag(self, tag):
+        self._inside = self._inside and tag != "td"
+
     def handle_data(self, data):
-        if self.found and data.strip():
+        if self._inside and data.strip():
             kind, text = self.found[-1]
             self.found[-1] = (kind, f"{text} {data.strip()}".strip())
 

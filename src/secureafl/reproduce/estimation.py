@@ -75,7 +75,7 @@ def measure(simulation: Simulation) -> dict[str, float | None]:
 def estimation_brief(request: Request, out: Path) -> Brief:
     """The page of these runs."""
     grid = grid_for(request)
-    runs = [out / name for name in grid.cells()]
+    runs = [out / name for name in grid.places()]
     done = [_read(run) for run in runs if (run / RESULT).is_file()]
     windows = estimation_error()
     cells = {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from secureafl.core.errors import ConfigError
 from secureafl.experiment import with_settings
 from secureafl.paper.tables import main_table, tasks
 from secureafl.report.artefact import Brief
-from secureafl.report.cells import Cell, Sheet, cell_of, origin_of
+from secureafl.report.cells import Sheet, cell_of, origin_of
 from secureafl.reproduce.artefacts import ARTEFACTS, ESTIMATION, RUNTIME, Artefact
 from secureafl.settings import did_you_mean
 from secureafl.sweep.grid import Grid, read_grid
@@ -85,7 +86,7 @@ def grid_for(request: Request) -> Grid:
 def brief_for(request: Request, out: Path) -> Brief:
     """What the page of these runs tells; `out` holds a run folder for each cell."""
     artefact, grid = request.artefact, grid_for(request)
-    runs = [out / name for name in grid.cells()]
+    runs = [out / name for name in grid.places()]
     sheets = [_sheet(request, grid, value, out) for value in grid.axes.get(artefact.sheets, [""])]
     return Brief(
         title=title_of(request),
@@ -155,19 +156,21 @@ def _chosen(request: Request, axes: dict[str, Any]) -> dict[str, Any]:
 
 def _sheet(request: Request, grid: Grid, at: str, out: Path) -> Sheet:
     artefact, table = request.artefact, request.artefact.table(request.task)
-    chosen = grid.axes[artefact.rows]
-    rows = {name: row for name, row in _named_rows(request).items() if row in chosen}
+    chosen, named = grid.axes[artefact.rows], _named_rows(request)
+    rows = {name: row for name, row in named.items() if row in chosen}
     rows |= {str(row): row for row in chosen if row not in rows.values()}
-    columns = {str(value): value for value in grid.axes[artefact.columns]}
-    cells: dict[tuple[str, str], Cell] = {}
-    for row, row_value in rows.items():
-        for column, column_value in columns.items():
-            fixed = {artefact.rows: row_value, artefact.columns: column_value}
-            fixed |= {artefact.sheets: at} if artefact.sheets else {}
-            names = _names(grid, fixed)
-            paper = artefact.beside(table, at, row, column)
-            cells[row, column] = cell_of([out / name for name in names], paper)
-    return Sheet(at or request.task, list(rows), list(columns), cells)
+    names = {_text(row): name for name, row in rows.items()}
+    runs: dict[tuple[str, str], list[Path]] = {}
+    for cell, place in grid.places().items():
+        if not artefact.sheets or place[artefact.sheets] == at:
+            where = names[_text(place[artefact.rows])], str(place[artefact.columns])
+            runs.setdefault(where, []).append(out / cell)
+    cells = {
+        (row, column): cell_of(folders, artefact.beside(table, at, row, column))
+        for (row, column), folders in runs.items()
+    }
+    columns = [str(value) for value in grid.axes[artefact.columns]]
+    return Sheet(at or request.task, list(rows), columns, cells)
 
 
 def _named_rows(request: Request) -> dict[str, Any]:
@@ -177,7 +180,6 @@ def _named_rows(request: Request) -> dict[str, Any]:
     return dict(zip(artefact.row_names or map(str, rows), rows, strict=True))
 
 
-def _names(grid: Grid, fixed: Mapping[str, Any]) -> list[str]:
-    """The cells with these values: one per seed."""
-    axes = {**grid.axes, **{axis: [value] for axis, value in fixed.items()}}
-    return list(dataclasses.replace(grid, axes=axes).cells())
+def _text(value: Any) -> str:
+    """A value that may be a table, as a key."""
+    return json.dumps(value, sort_keys=True)
