@@ -27,7 +27,9 @@ def test_main_table_in_small_runs_shows_and_can_be_asked(cli):
     query = "select defense, attack, ter_late_mean from runs"
     asked = cli("results", query, "--runs", "out", "--json")
     assert asked.returncode == 0, asked.stderr
-    found = {f"{r['defense']}-{r['attack']}-seed0": r["ter_late_mean"] for r in json.loads(asked.stdout)}
+    found = {
+        f"{r['defense']}-{r['attack']}-seed0": r["ter_late_mean"] for r in json.loads(asked.stdout)
+    }
     assert found == {name: r["metrics"]["ter"]["late_mean"] for name, r in results.items()}
 
     again = cli(*words, "--page-only", "--quiet")

@@ -34,11 +34,9 @@ class Brief(NamedTuple):
 
 def write_artefact(brief: Brief, out: Path) -> Path:
     """Write `index.html`, `index.md` and the figures into `out`; returns the page's path."""
-    metrics = dict.fromkeys(
-        m for sheet in brief.sheets for cell in sheet.cells.values() for m in cell.figures
-    )
+    metrics = dict.fromkeys(m for sheet in brief.sheets for m in sheet.metrics)
     drawn = [over_columns(brief.sheets, m, brief.column_name, brief.ours) for m in metrics]
-    pictures = drawn if brief.curves else []
+    pictures = [picture for picture in drawn if picture] if brief.curves else []
     values = {
         "brief": brief,
         "origin": origin_of(brief.runs),

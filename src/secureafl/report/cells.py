@@ -72,10 +72,10 @@ class Sheet(NamedTuple):
     cells: Mapping[tuple[str, str], Cell]
 
     @property
-    def metric(self) -> str:
-        """The main metric; empty before anything finished."""
-        metrics = (m for cell in self.cells.values() for m in [*cell.figures, *cell.paper])
-        return next(metrics, "")
+    def metrics(self) -> list[str]:
+        """The main one first."""
+        cells = self.cells.values()
+        return list(dict.fromkeys(m for cell in cells for m in [*cell.figures, *cell.paper]))
 
 
 class Origin(NamedTuple):

@@ -29,9 +29,16 @@ from secureafl.report.summary import shown
 _PAPER = {"marker": "*", "color": BLACK, "linestyle": "", "markersize": 10, "fillstyle": "none"}
 
 
-def over_columns(sheets: Sequence[Sheet], metric: str, scale: str, ours: Sequence[str]) -> Picture:
-    """A metric over the columns: a panel per sheet, a line per row, a band of ± one std."""
+def over_columns(
+    sheets: Sequence[Sheet], metric: str, scale: str, ours: Sequence[str]
+) -> Picture | None:
+    """A metric over the columns: a panel per sheet, a line per row, a band of ± one std.
+
+    None before anything finished.
+    """
     with_metric = [s for s in sheets if any(metric in c.figures for c in s.cells.values())]
+    if not with_metric:
+        return None
     rows = list(dict.fromkeys(row for sheet in sheets for row in sheet.rows))
     styles = dict(zip(rows, styles_in_turn(), strict=False))
     height = 3.0 * math.ceil(len(with_metric) / 2) + 0.2 * len(rows) / 2 + 0.4

@@ -64,7 +64,7 @@ def _ranks(sheets: Sequence[Sheet], ours: Sequence[str]) -> list[str]:
         math.isfinite(mine.main) and round(mine.main, 3) <= min(round(c.main, 3) for c in others)
         for mine, *others in complete
     )
-    metric = sheets[0].metric.upper()
+    metric = sheets[0].metrics[0].upper()
     return [
         f"Of the {len(sheets[0].rows)} compared, {shown(ours[0])} has the lowest {metric} in "
         f"{lowest} of {len(complete)} complete columns."
