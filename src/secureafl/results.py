@@ -27,11 +27,13 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from secureafl.core.errors import RunError, SecureAflError
+from secureafl.core.errors import LockedError, RunError, SecureAflError
 from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event
 
 EXPERIMENT, PROVENANCE, EVENTS = "experiment.toml", "provenance.json", "events.jsonl"
 CHECKPOINT, MODEL, RESULT = "checkpoint.safetensors", "model.safetensors", "result.json"
+
+_LAST_BYTES = 8192  # some dozens of events
 
 
 class Checkpoint(NamedTuple):
@@ -56,7 +58,7 @@ class RunFolder:
             fcntl.flock(self._events, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._events.close()
-            raise RunError(f"{path}: another process is writing this run") from None
+            raise LockedError(f"{path}: another process is writing this run") from None
         except OSError as error:
             raise _unwritable(path, error) from error
 
@@ -197,6 +199,18 @@ def read_events(path: Path) -> Iterator[Event]:
                     yield _event(line, path, number)
     except OSError as error:
         raise RunError(f"{path}: {EVENTS} cannot be read ({error.strerror})") from error
+
+
+def last_events(path: Path) -> list[Event]:
+    """The last few events of a run that another process may be writing; none if there is no run."""
+    try:
+        with (path / EVENTS).open("rb") as file:
+            start = max(0, file.seek(0, os.SEEK_END) - _LAST_BYTES)
+            file.seek(start)
+            lines = file.read().split(b"\n")
+    except OSError:
+        return []
+    return [_event(line, path, 0) for line in lines[1 if start else 0 : -1]]
 
 
 def summarise(events: Iterable[Event], late_rounds: Iterable[int]) -> dict[str, Any]:

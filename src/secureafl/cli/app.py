@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -47,6 +49,14 @@ class Device(StrEnum):
     auto = "auto"
     cpu = "cpu"
     cuda = "cuda"
+
+
+class Engine(StrEnum):
+    """Where the cells of a sweep run."""
+
+    local = "local"
+    ray = "ray"
+    slurm = "slurm"
 
 
 class Kernels(StrEnum):
@@ -155,7 +165,7 @@ def compare(
         Path | None, typer.Option(help="Folder for the runs; one begun before is gone on with.")
     ] = None,
     workers: Annotated[
-        int, typer.Option(min=0, help="Runs at a time; 0: one per core, or 16 on a GPU.")
+        int, typer.Option(min=0, help="Runs at a time; 0: one per core, or 32 on a GPU.")
     ] = 0,
     checkpoint_seconds: CheckpointSeconds = 60.0,
     quiet: Quiet = False,
@@ -170,14 +180,48 @@ def compare(
     cells = cross(_read(file), _words(defenses), _words(attacks), changes)
     name = f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = out or _free_folder(Path("runs"), name)
-    # Being told to stop is an interrupt, so that the workers are stopped and save checkpoints.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
+    with _stoppable(f"the same command with --out {folder} goes on"):
         finished = run_side_by_side(cells, folder, workers, checkpoint_seconds, quiet)
-    except KeyboardInterrupt:
-        print(f"stopped; the same command with --out {folder} goes on", file=sys.stderr)
-        raise typer.Exit(130) from None
     if not finished:
+        raise typer.Exit(1)
+
+
+@app.command(
+    epilog="Example: secureafl sweep examples/small_grid.toml --seeds 0-4 --out runs/small"
+)
+def sweep(
+    file: Annotated[Path, typer.Argument(metavar="GRID", help="Grid file, see docs/sweeps.md.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the runs; default: runs/ and the grid's name.")
+    ] = None,
+    engine: Annotated[Engine, typer.Option(help="Where cells run.")] = Engine.local,
+    workers: Annotated[
+        int, typer.Option(min=0, help="Cells (jobs on a cluster) at a time; 0: as many as fit.")
+    ] = 0,
+    seeds: Annotated[str, typer.Option(help="Seeds, as 0-4 or 0,1,2.")] = "",
+    rounds: Rounds = None,
+    device: Where = None,
+    data_dir: DataDir = None,
+    set_: Set = None,
+    checkpoint_seconds: CheckpointSeconds = 60.0,
+    quiet: Quiet = False,
+) -> None:
+    """Run every cell of a grid that has no result yet; the same command goes on after a kill."""
+    from secureafl.cli.sweeping import print_table, run_with_progress
+    from secureafl.sweep.grid import parse_seeds, read_grid
+
+    grid = read_grid(file)
+    grid = grid.with_seeds(parse_seeds(seeds)) if seeds else grid
+    cells = grid.cells(_changes({"rounds": rounds, "device": device}, data_dir, set_))
+    folder = out or Path("runs") / file.stem
+    with _stoppable("the same command goes on"):
+        finished = run_with_progress(
+            cells, folder, engine.value, workers, checkpoint_seconds, quiet
+        )
+    if finished and not quiet:
+        print_table(finished, folder)
+        print(f"run folders: {folder}")
+    if len(finished) < len(cells):
         raise typer.Exit(1)
 
 
@@ -213,6 +257,17 @@ def list_(
 app.command(epilog=EXAMPLE)(bench)
 app.command(epilog=REPRODUCE_EXAMPLE)(reproduce)
 app.command(epilog=RESULTS_EXAMPLE)(results)
+
+
+@contextlib.contextmanager
+def _stoppable(how_to_go_on: str) -> Iterator[None]:
+    """Being told to stop is an interrupt, so that the workers are stopped and save checkpoints."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"stopped; {how_to_go_on}", file=sys.stderr)
+        raise typer.Exit(130) from None
 
 
 def _read(file: Path | None) -> dict[str, Any]:

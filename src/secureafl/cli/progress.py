@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
@@ -40,9 +41,14 @@ class _Pace:
         return f"{rate:.1f} rounds/s, {left // 60}:{left % 60:02d} left"
 
 
-def _figures(standing: Standing) -> str:
+def metrics_words(standing: Standing) -> str:
+    """The last evaluation."""
     known = {k: "none" if v is None else f"{v:.3f}" for k, v in (standing.metrics or {}).items()}
-    metrics = "  ".join(f"{name.upper()} {figure}" for name, figure in known.items())
+    return "  ".join(f"{name.upper()} {figure}" for name, figure in known.items())
+
+
+def _figures(standing: Standing) -> str:
+    metrics = metrics_words(standing)
     return f"{metrics}  accepted {standing.accepted}  rejected {standing.rejected}".strip()
 
 
@@ -52,7 +58,7 @@ class Silent:
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    def __enter__(self) -> Silent:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -22,7 +22,9 @@ def expand(folders: list[Path]) -> list[Path]:
     for folder in folders:
         if not folder.is_dir():
             raise RunError(f"{folder}: no such folder")
-        inside = [folder] if (folder / EXPERIMENT).is_file() else sorted(folder.iterdir())
+        # A name with a dot is a folder that was being made when its process was killed.
+        there = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
+        inside = [folder] if (folder / EXPERIMENT).is_file() else there
         found = [path for path in inside if (path / EXPERIMENT).is_file()]
         if not found:
             raise RunError(f"{folder}: neither a run folder nor a folder of them")

@@ -10,7 +10,8 @@ from secureafl.cli.progress import make_display
 from secureafl.cli.screen import print_comparison
 from secureafl.experiment import Experiment
 from secureafl.report.page import write_report
-from secureafl.sweep.local import Update, default_workers, run_cells
+from secureafl.sweep.cells import Update
+from secureafl.sweep.local import default_workers, run_cells
 
 
 def run_side_by_side(

@@ -3,7 +3,8 @@
     SecureAflError
     ├── ConfigError   a setting is unknown, of the wrong type or out of range
     ├── DataError     a data file is missing, damaged or of another format
-    └── RunError      a run folder is taken, locked, damaged or cannot be written
+    └── RunError      a run folder is taken, damaged or cannot be written
+        └── LockedError   another process is writing it
 
 What a client sends never raises: it is refused as data (see `core.server.receive`).
 """
@@ -22,7 +23,11 @@ class DataError(SecureAflError):
 
 
 class RunError(SecureAflError):
-    """A run folder is taken, locked, damaged or cannot be written."""
+    """A run folder is taken, damaged or cannot be written."""
+
+
+class LockedError(RunError):
+    """Another process is writing the run folder."""
 
 
 def require(holds: bool, setting: str, value: object, remedy: str) -> None:
