@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from secureafl.cli.stopping import stoppable
+
 if TYPE_CHECKING:
     from secureafl.experiment import Experiment
     from secureafl.reproduce.plan import Request
 
+EngineName = Literal["local", "ray", "slurm"]
 EXAMPLE = "Example: secureafl reproduce main --fast, or: secureafl reproduce variants --seeds 3"
 
 
@@ -41,8 +42,9 @@ def reproduce(
         Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")
     ] = "auto",
     data_dir: Annotated[str, typer.Option(help="Folder of the data set.")] = "",
+    engine: Annotated[EngineName, typer.Option(help="Where runs are computed.")] = "local",
     workers: Annotated[
-        int, typer.Option(min=0, help="Runs at a time; 0: as many as fit the machine.")
+        int, typer.Option(min=0, help="Runs (jobs on a cluster) at a time; 0: as many as fit.")
     ] = 0,
     out: Annotated[
         Path | None,
@@ -67,20 +69,20 @@ def reproduce(
 
         bench(device=device, out=folder, quick=fast)
         return
-    # Being told to stop is an interrupt, so that the workers are stopped and save checkpoints.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        finished = page_only or _run(request, folder, workers, checkpoint_seconds, quiet)
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on", file=sys.stderr)
-        raise typer.Exit(130) from None
+    with stoppable("the same command goes on"):
+        finished = page_only or _run(request, folder, engine, workers, checkpoint_seconds, quiet)
     _write_page(request, folder, quiet)
     if not finished:
         raise typer.Exit(1)
 
 
 def _run(
-    request: Request, folder: Path, workers: int, checkpoint_seconds: float, quiet: bool
+    request: Request,
+    folder: Path,
+    engine: EngineName,
+    workers: int,
+    checkpoint_seconds: float,
+    quiet: bool,
 ) -> bool:
     """All cells that are not finished yet; whether all are now."""
     from secureafl.reproduce.artefacts import ESTIMATION
@@ -89,9 +91,10 @@ def _run(
     cells = grid_for(request).cells()
     if request.name == ESTIMATION:
         return _run_measured(cells, folder, checkpoint_seconds, quiet)
-    from secureafl.cli.side_by_side import run_all
+    from secureafl.cli.sweeping import run_with_progress
 
-    return len(run_all(cells, folder, workers, checkpoint_seconds, quiet)) == len(cells)
+    done = run_with_progress(cells, folder, engine, workers, checkpoint_seconds, quiet)
+    return len(done) == len(cells)
 
 
 def _run_measured(

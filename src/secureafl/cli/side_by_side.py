@@ -22,23 +22,6 @@ def run_side_by_side(
     quiet: bool,
 ) -> bool:
     """Run all cells and report on them; whether all of them finished."""
-    finished = run_all(cells, folder, workers, checkpoint_seconds, quiet)
-    if finished:
-        page = write_report(finished, folder / "report")
-        if not quiet:
-            print_comparison(finished)
-            print(f"figures: {page.parent}\npage:    {page}")
-    return len(finished) == len(cells)
-
-
-def run_all(
-    cells: Mapping[str, Experiment],
-    folder: Path,
-    workers: int,
-    checkpoint_seconds: float,
-    quiet: bool,
-) -> list[Path]:
-    """Run all cells; the folders of those that finished."""
     workers = workers or max(default_workers(cell.device) for cell in cells.values())
     cells = {name: _with_threads(cell, workers) for name, cell in cells.items()}
     ended: dict[str, Update] = {}
@@ -49,7 +32,13 @@ def run_all(
                 ended[update.cell] = update
             if update.state == "failed":
                 display.note(f"{update.cell} failed: {update.message}")
-    return [folder / name for name in cells if ended[name].state == "finished"]
+    finished = [folder / name for name in cells if ended[name].state == "finished"]
+    if finished:
+        page = write_report(finished, folder / "report")
+        if not quiet:
+            print_comparison(finished)
+            print(f"figures: {page.parent}\npage:    {page}")
+    return len(finished) == len(cells)
 
 
 def _with_threads(experiment: Experiment, workers: int) -> Experiment:
