@@ -49,7 +49,6 @@ def test_page_of_nothing_shows_what_is_missing(cli):
     ("words", "said"),
     [
         (["reproduce", "maine"], "cannot reproduce 'maine'; did you mean 'main'?"),
-        (["reproduce", "delay", "--task", "udacity"], "on fashion_mnist only, not on udacity"),
         (["results", "--runs", "nowhere"], "nowhere: no run folder in it"),
     ],
 )

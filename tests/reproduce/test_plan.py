@@ -87,7 +87,7 @@ def test_page_knows_all_cells_before_anything_ran(tmp_path):
 
 def test_scaled_down_pages_say_so(tmp_path):
     (warning,) = brief_for(Request("delay", fast=True), tmp_path).warnings
-    assert "Scaled down (--fast): 250 rounds instead of 20,000, 10 clients" in warning
+    assert "Scaled down (--fast): 200 rounds instead of 20,000, 10 clients" in warning
     assert "does not reproduce" in warning
     (warning,) = brief_for(Request("main", rounds=500), tmp_path).warnings
     assert warning == "500 rounds instead of the paper's 20,000."
