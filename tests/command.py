@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 TESTS = Path(__file__).parent
 
@@ -31,7 +32,7 @@ class Cli:
         self.folder = folder
         self.environment = {**os.environ, "PYTHONPATH": str(TESTS), "COLUMNS": "200"}
 
-    def start(self, *words: object) -> subprocess.Popen[str]:
+    def start(self, *words: object, **options: Any) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "secureafl", *map(str, words)]
         return subprocess.Popen(
             command,
@@ -41,6 +42,7 @@ class Cli:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            **options,
         )
 
     def __call__(self, *words: object) -> subprocess.CompletedProcess[str]:

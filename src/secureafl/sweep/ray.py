@@ -32,6 +32,8 @@ def run_cells(
     ray = _import_ray()
     news, tasks = unfinished(cells, out)
     yield from news
+    if not tasks:
+        return
     _join(ray)
     jobs: list[_Job] = []
 

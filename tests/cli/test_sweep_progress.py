@@ -1,0 +1,71 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from secureafl.cli import sweep_progress
+from secureafl.cli.sweep_progress import Count, SweepBars, SweepLines
+from secureafl.sweep.cells import Update
+from secureafl.sweep.tally import Standing
+
+
+def news(cell, state, round=0):
+    return Update(cell, Standing(round=round, metrics={"ter": 0.25}), state)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(sweep_progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_time_left_counts_what_this_session_did(clock):
+    count = Count(dict.fromkeys("abcd", 1000))
+    count.add(news("a", "finished"))  # before: no sign of today's pace
+    count.add(news("b", "running", 500))
+    assert count.words() == "1/4 cells done, 0 failed, 1 running"
+    clock[0] += 60
+    count.add(news("b", "running", 800))
+    # 300 rounds took a minute, and 2200 are left.
+    assert count.words() == "1/4 cells done, 0 failed, 1 running, 0:07:20 left"
+
+
+def test_failed_cell_is_counted_once_it_has_failed_for_good(clock):
+    count = Count(dict.fromkeys("ab", 100))
+    count.add(news("a", "running", 1))
+    count.add(news("a", "waiting"))
+    assert count.words() == "0/2 cells done, 0 failed"
+    count.add(news("a", "failed"))
+    count.add(news("b", "finished"))
+    assert count.words() == "1/2 cells done, 1 failed"
+    assert count.rounds == 200
+
+
+def test_only_running_cells_have_bars_and_not_too_many(clock):
+    cells = [f"cell{number}" for number in range(40)]
+    console = Console(file=io.StringIO(), force_terminal=True, width=120, height=60)
+    with SweepBars(console, dict.fromkeys(cells, 100)) as bars:
+        for cell in cells[:20]:
+            bars.tell(news(cell, "running", 7))
+        shown = [task.description for task in bars._progress.tasks]
+        assert shown[0] == "0/40 cells done, 0 failed, 20 running"
+        assert shown[1] == "cell0  TER 0.250"
+        assert len(shown) == 17
+        bars.tell(news("cell0", "finished", 100))
+        bars.tell(news("cell19", "running", 8))
+        shown = [task.description for task in bars._progress.tasks]
+        assert "cell0  TER 0.250" not in shown
+        assert "cell19  TER 0.250" in shown
+
+
+def test_without_a_terminal_there_is_a_line_now_and_then(clock):
+    console = Console(file=io.StringIO(), width=120)
+    with SweepLines(console, {"a": 100, "b": 100}) as lines:
+        for round in range(0, 100, 10):
+            clock[0] += 1
+            lines.tell(news("a", "running", round))
+        lines.tell(news("a", "finished"))
+    said = console.file.getvalue().splitlines()
+    assert len(said) == 3
+    assert said[-1].startswith("1/2 cells done, 0 failed")

@@ -1,0 +1,160 @@
+"""The local engine: who gets which cell, and what happens when a process dies."""
+
+import threading
+import time
+
+import pytest
+from sweep.small_grid import DYING, contents, run_here, tiny_grid
+
+from secureafl.core.errors import LockedError
+from secureafl.experiment import to_mapping
+from secureafl.results import RunFolder
+from secureafl.simulation.recording import open_run
+from secureafl.sweep import local
+from secureafl.sweep.cells import RunningCell, Task, Update
+from secureafl.sweep.engines import run_sweep
+from secureafl.sweep.tally import Standing
+
+
+class FakeProcess:
+    """Ends each cell after its number of rounds in hundredths of seconds; some kill it."""
+
+    exitcode = -9
+
+    def __init__(self, line, deadly):
+        self.line, self.deadly, self.taken, self.most = line, deadly, [], 0
+        self.thread = threading.Thread(target=self._work)
+        self.thread.start()
+
+    def _work(self):
+        ends = {}
+        while True:
+            if self.line.poll(0.005):
+                try:
+                    task = self.line.recv()
+                except EOFError:
+                    return
+                if task.cell in self.deadly:
+                    self.line.close()
+                    return
+                self.taken.append(task.cell)
+                ends[task.cell] = time.monotonic() + task.experiment["rounds"] / 100
+                self.most = max(self.most, len(ends))
+            for cell in [cell for cell, end in ends.items() if end <= time.monotonic()]:
+                del ends[cell]
+                self.line.send(Update(cell, Standing(), "finished"))
+
+    def terminate(self):
+        pass
+
+    def join(self):
+        pass
+
+
+@pytest.fixture
+def crew(monkeypatch):
+    """Processes that were started; cells whose name is in `crew.deadly` kill theirs."""
+
+    class Crew(list):
+        deadly: frozenset[str] = frozenset()
+
+    found = Crew()
+
+    def start(running, checkpoint_seconds):
+        line, far_end = local.multiprocessing.get_context("spawn").Pipe()
+        found.append(FakeProcess(far_end, found.deadly))
+        running[line] = local._Worker(found[-1], set())
+
+    monkeypatch.setattr(local, "_start", start)
+    monkeypatch.setattr(local, "_uses_gpu", lambda experiment: True)
+    monkeypatch.setattr(local, "_gpu_processes", lambda: 2)
+    return found
+
+
+def test_on_a_gpu_few_processes_share_the_cells(crew, tmp_path):
+    cells = tiny_grid(rounds=[5], seed=list(range(11))).cells()
+    updates = list(local.run_cells(cells, tmp_path, 6, 60.0))
+    assert sorted(update.cell for update in updates) == sorted(cells)
+    assert [process.most for process in crew] == [3, 3]
+
+
+def test_slow_cell_leaves_nobody_idle(crew, tmp_path):
+    cells = tiny_grid(rounds=[60]).cells() | tiny_grid(rounds=[1], seed=list(range(10))).cells()
+    updates = list(local.run_cells(cells, tmp_path, 2, 60.0))
+    assert updates[-1].cell == "rounds60"
+    assert [len(process.taken) for process in crew] == [1, 10]
+
+
+def test_apart_no_two_cells_share_a_process(crew, tmp_path):
+    cells = tiny_grid(rounds=[1], seed=list(range(5))).cells()
+    list(local.run_cells(cells, tmp_path, 6, 60.0, apart=True))
+    assert [process.most for process in crew] == [1, 1]
+
+
+def test_dead_process_fails_its_cells_only_and_another_takes_its_place(crew, tmp_path):
+    crew.deadly = frozenset(["rounds1-seed4"])
+    cells = tiny_grid(rounds=[1], seed=list(range(12))).cells()
+    updates = list(local.run_cells(cells, tmp_path, 4, 60.0))
+    assert sorted(update.cell for update in updates) == sorted(cells)
+    failed = {update.cell: update.message for update in updates if update.state == "failed"}
+    assert failed["rounds1-seed4"] == "its process ended with code -9"
+    assert len(failed) <= 2
+    assert len(crew) == 3
+
+
+def test_cells_of_a_real_process_that_died_are_run_once_more(tmp_path, monkeypatch):
+    """By turns in one process at first, as on a GPU."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dying.py").write_text(DYING)
+    monkeypatch.setattr(local, "_uses_gpu", lambda experiment: True)
+    monkeypatch.setattr(local, "_gpu_processes", lambda: 1)
+    cells = tiny_grid(defense=["async_sgd", "secure_afl", "dying:Dying"]).cells()
+    updates = list(run_sweep(local.run_cells, cells, tmp_path / "all", 3))
+    ends = [(u.cell, u.state) for u in updates if u.state != "running"]
+    assert {state for _, state in ends[:3]} == {"waiting"}
+    assert sorted(ends[3:]) == [(cell, "finished") for cell in sorted(cells)]
+    run_here(cells, tmp_path / "whole")
+    for name in cells:
+        assert contents(tmp_path / "all", name) == contents(tmp_path / "whole", name)
+
+
+def test_failing_twice_is_reported_and_the_others_go_on(tmp_path):
+    cells = tiny_grid(defense=["async_sgd", "kardam", "basgd"]).cells()
+    asked = []
+
+    def engine(cells, out, workers, checkpoint_seconds, apart=False):
+        asked.append((list(cells), apart))
+        for cell in cells:
+            state = "finished" if cell == "async_sgd" else "failed"
+            yield Update(cell, Standing(), state, "out of luck")
+
+    ends = {update.cell: update.state for update in run_sweep(engine, cells, tmp_path)}
+    assert ends == {"async_sgd": "finished", "kardam": "failed", "basgd": "failed"}
+    assert asked == [(list(cells), False), (["kardam", "basgd"], True)]
+
+
+def test_bits_do_not_depend_on_the_number_of_workers(tmp_path):
+    seen = []
+
+    def engine(cells, out, workers, checkpoint_seconds, apart=False):
+        seen.append({cell.threads for cell in cells.values()})
+        yield from ()
+
+    for workers in (0, 1, 7):
+        list(run_sweep(engine, tiny_grid(threads=[0, 3]).cells(), tmp_path, workers))
+    assert seen == [{1, 3}] * 3
+
+
+def test_cell_waits_for_the_process_that_is_at_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("secureafl.sweep.cells._LOCKED_SECONDS", 0.01)
+    (experiment,) = tiny_grid().cells().values()
+    recording = open_run(experiment, tmp_path / "run", 60.0)
+    with pytest.raises(LockedError, match="another process is writing"):
+        RunFolder(tmp_path / "run")
+    ends = []
+    cell = RunningCell(Task("run", to_mapping(experiment), tmp_path / "run"), 60.0, ends.append)
+    assert all(cell.turn() for _ in range(20))
+    recording.folder.close()
+    while cell.turn():
+        pass
+    assert (ends[-1].state, ends[-1].standing.round) == ("finished", experiment.rounds)

@@ -1,0 +1,104 @@
+"""`secureafl sweep`, with real processes and real kills."""
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from sweep.small_grid import GRID, contents, run_here, tiny_grid
+
+from secureafl.cli.sweeping import print_table
+from secureafl.sweep import local
+from secureafl.sweep.cells import unfinished
+from secureafl.sweep.engines import run_sweep
+from secureafl.sweep.grid import Grid, read_grid
+
+SAMPLE = Path(__file__).parents[2] / "examples" / "small_grid.toml"
+
+
+def test_sample_grid_runs(cli):
+    words = ("--rounds", 2, "--set", "evaluation.every=2", "--workers", 1, "--out", "all")
+    done = cli("sweep", SAMPLE, *words)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == "4/4 cells done, 0 failed"
+    assert done.stdout.count("±") == 4
+    assert len(list((cli.folder / "all").glob("*-seed0/result.json"))) == 4
+
+
+def test_only_what_is_missing_is_left_to_run(tmp_path):
+    first = tiny_grid(defense=["async_sgd"], seed=[0, 1])
+    run_here(first.cells(), tmp_path)
+    more = Grid(first.title, first.base, {"defense": ["async_sgd", "kardam"]}).with_seeds([1, 2])
+    news, tasks = unfinished(more.cells(), tmp_path)
+    assert [(update.cell, update.state) for update in news] == [("async_sgd-seed1", "finished")]
+    left = [task.cell for task in tasks]
+    assert left == ["kardam-seed1", "async_sgd-seed2", "kardam-seed2"]
+
+
+def test_cell_finished_with_other_settings_is_not_taken_for_this_one(tmp_path):
+    grid = tiny_grid(defense=["async_sgd"])
+    run_here(grid.cells(), tmp_path)
+    (update,), tasks = unfinished(grid.cells({"clients": 7}), tmp_path)
+    assert not tasks
+    assert update.state == "failed"
+    assert "holds a run with other settings; choose another --out" in update.message
+
+
+def _signs_of_life(out):
+    return sum(path.stat().st_size for path in out.glob("*/events.jsonl"))
+
+
+def _kill_at_random(cli, words, rng, start_up):
+    """Start the sweep, and kill all its processes at once; whether it was still at it."""
+    process = cli.start(*words, start_new_session=True)
+    if start_up:
+        time.sleep(rng.uniform(0, 4))
+    else:
+        before = _signs_of_life(cli.folder / "all")
+        while process.poll() is None and _signs_of_life(cli.folder / "all") == before:
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 1))
+    alive = process.poll() is None
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    return alive
+
+
+@pytest.mark.parametrize(
+    ("kills", "rounds"), [(2, 300), pytest.param(10, 3000, marks=pytest.mark.slow)]
+)
+def test_kills_of_everything_lose_nothing_and_repeat_nothing(cli, capsys, kills, rounds):
+    (cli.folder / "grid.toml").write_text(GRID.format(rounds=rounds))
+    words = ("sweep", "grid.toml", "--quiet", "--checkpoint-seconds", 0.05, "--out", "all")
+    rng, out, kept = random.Random(kills), cli.folder / "all", {}
+    for kill in range(kills):
+        assert _kill_at_random(cli, words, rng, start_up=kill % 4 == 3)
+        now = {path: path.stat().st_mtime_ns for path in out.glob("*/result.json")}
+        assert kept.items() <= now.items(), "a finished cell was lost or repeated"
+        kept = now
+    cells = read_grid(cli.folder / "grid.toml").cells()
+    updates = list(run_sweep(local.run_cells, cells, out, 1, 0.05))
+    assert sorted(u.cell for u in updates if u.state == "finished") == sorted(cells)
+    assert kept.items() <= {p: p.stat().st_mtime_ns for p in out.glob("*/result.json")}.items()
+    run_here(cells, cli.folder / "whole")
+    for name in cells:
+        assert contents(out, name) == contents(cli.folder / "whole", name), name
+    print_table(list(cells), out)
+    table = capsys.readouterr().out
+    print_table(list(cells), cli.folder / "whole")
+    assert table == capsys.readouterr().out
+    assert table.count("±") == len(cells)
+
+
+def test_told_to_stop_it_says_how_to_go_on(cli):
+    (cli.folder / "grid.toml").write_text(GRID.format(rounds=20_000))
+    process = cli.start("sweep", "grid.toml", "--quiet", "--workers", 1)
+    while process.poll() is None and not _signs_of_life(cli.folder / "runs/grid"):
+        time.sleep(0.01)
+    process.terminate()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.splitlines() == ["stopped; the same command goes on"]
+    assert len(list((cli.folder / "runs/grid").glob("*/checkpoint.safetensors"))) == 1
