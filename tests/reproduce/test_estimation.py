@@ -66,7 +66,7 @@ def test_page_averages_each_window_over_its_rounds(tmp_path):
         (run / "estimation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         (run / "result.json").write_text("{}")
         (run / "provenance.json").write_text("{}")
-    brief = estimation.estimation_brief(Request("estimation-error", seeds=2), tmp_path)
+    brief = estimation.estimation_brief(Request("estimation-error", seeds="0-1"), tmp_path)
     cells = brief.sheets[0].cells
     first = cells["an upload", "200-300"]
     assert first.figures["error"] == pytest.approx((0.7, 0.2 / 2**0.5))

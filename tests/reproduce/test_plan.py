@@ -11,13 +11,13 @@ from secureafl.reproduce.plan import Request, brief_for, grid_for
 @pytest.mark.parametrize("fast", [False, True])
 def test_every_grid_gives_cells(name, fast):
     assert grid_for(Request(name, fast=fast)).axes["seed"] == ([0] if fast else [0, 1, 2, 3, 4])
-    cells = grid_for(Request(name, seeds=1, fast=fast, attacks=("gaussian",))).cells()
+    cells = grid_for(Request(name, seeds="0", fast=fast, attacks=("gaussian",))).cells()
     assert cells
     assert (20_000 in {cell.rounds for cell in cells.values()}) == (not fast)
 
 
 def test_main_is_eight_methods_under_eleven_attacks():
-    cells = grid_for(Request("main", seeds=3)).cells()
+    cells = grid_for(Request("main", seeds="0-2")).cells()
     assert len(cells) == 8 * 11 * 3
     cell = cells["secure_afl-sign_flip-seed2"]
     assert (cell.clients, cell.malicious, cell.training.batch_size) == (50, 0.2, 32)
@@ -37,7 +37,7 @@ def test_sweeps_cover_the_papers_ranges():
 
 
 def test_rows_of_the_variants_are_the_papers():
-    grid = grid_for(Request("variants", methods=("I", "secure_afl"), attacks=("none",), seeds=1))
+    grid = grid_for(Request("variants", methods=("I", "secure_afl"), attacks=("none",), seeds="0"))
     first, second = grid.cells().values()
     assert (first.defense, second.defense) == (SecureAfl(aggregator=Mean()), SecureAfl())
     assert second.defense.aggregator == Median()
@@ -68,9 +68,9 @@ def test_what_the_paper_does_not_have_is_refused(request_, said):
 
 
 def test_command_asks_for_the_same_again():
-    given = Request("main", "cifar10", 3, 100, ("kardam", "basgd"), ("none",), fast=True)
+    given = Request("main", "cifar10", "0-2", 100, ("kardam", "basgd"), ("none",), fast=True)
     assert given.command == (
-        "secureafl reproduce main --task cifar10 --seeds 3 --rounds 100 "
+        "secureafl reproduce main --task cifar10 --seeds 0-2 --rounds 100 "
         "--methods kardam,basgd --attacks none --fast"
     )
     assert Request("alpha").command == "secureafl reproduce alpha"

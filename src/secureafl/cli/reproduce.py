@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from secureafl.reproduce.plan import Request
 
 EngineName = Literal["local", "ray", "slurm"]
-EXAMPLE = "Example: secureafl reproduce main --fast, or: secureafl reproduce variants --seeds 3"
+EXAMPLE = "Example: secureafl reproduce main --fast, or: secureafl reproduce variants --seeds 0-2"
 
 
 def reproduce(
@@ -28,8 +28,8 @@ def reproduce(
     ],
     task: Annotated[str, typer.Option(help="Task, for main and asyncdefender.")] = "fashion_mnist",
     seeds: Annotated[
-        int, typer.Option(min=0, help="How many seeds; 0: five, or one with --fast.")
-    ] = 0,
+        str, typer.Option(help="Seeds, as 0-4 or 0,1,2; default: 0-4, or 0 with --fast.")
+    ] = "",
     rounds: Annotated[int, typer.Option(min=0, help="Arrivals; 0: as many as the paper.")] = 0,
     methods: Annotated[
         str, typer.Option(help="Defences (or other rows), with commas between; default: all.")

@@ -15,7 +15,7 @@ from secureafl.report.artefact import Brief
 from secureafl.report.cells import Sheet, cell_of, origin_of
 from secureafl.reproduce.artefacts import ARTEFACTS, ESTIMATION, RUNTIME, Artefact
 from secureafl.settings import did_you_mean
-from secureafl.sweep.grid import Grid, read_grid
+from secureafl.sweep.grid import Grid, parse_seeds, read_grid
 from secureafl.toml import read_toml
 
 NAMES = [*ARTEFACTS, ESTIMATION, RUNTIME]
@@ -29,7 +29,7 @@ class Request:
 
     name: str
     task: str = DEFAULT_TASK
-    seeds: int = 0  # how many, from 0 on; 0: the paper's five, or one if fast
+    seeds: str = ""  # as 0-4 or 0,1,2; empty: five as in the paper, or one if fast
     rounds: int = 0  # 0: the paper's
     methods: tuple[str, ...] = ()  # rows; none: all
     attacks: tuple[str, ...] = ()  # none: all
@@ -75,7 +75,7 @@ def grid_for(request: Request) -> Grid:
         base, axes = with_settings(base, changes), {**axes, **new_axes}
         axes["seed"] = axes["seed"][:1]
     if request.seeds:
-        axes["seed"] = list(range(request.seeds))
+        axes["seed"] = parse_seeds(request.seeds)
     plain = {"rounds": request.rounds, "device": request.device, "task.data_dir": request.data_dir}
     base = with_settings(base, {key: value for key, value in plain.items() if value})
     if request.name in ARTEFACTS:
