@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from secureafl.experiment import from_mapping as from_mapping
     from secureafl.experiment import read_experiment as read_experiment
     from secureafl.simulation.simulator import simulate as simulate
+    from secureafl.store import results_table as results_table
 
 __version__ = "0.1.0"
 
@@ -24,6 +25,7 @@ _HOMES = {
     "SecureAflError": "secureafl.core.errors",
     "from_mapping": "secureafl.experiment",
     "read_experiment": "secureafl.experiment",
+    "results_table": "secureafl.store",
     "simulate": "secureafl.simulation.simulator",
 }
 

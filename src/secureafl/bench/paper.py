@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
-HARDWARE = "NVIDIA V100"
-MEMORY_BYTES = 456_000_000
+from secureafl.paper.tables import hardware, memory_bytes, round_times
+
+HARDWARE = hardware()
+MEMORY_BYTES = memory_bytes()
 _CLOSE = 0.01  # 139,960 parameters are the paper's 140,000
 
 
@@ -23,23 +25,8 @@ class PaperFigure(NamedTuple):
     milliseconds: int
 
 
-_CLIENTS = {
-    "async_sgd": {50: 20, 100: 20, 300: 40},
-    "zeno_pp": {50: 20, 100: 30, 300: 50},
-    "aflguard": {50: 40, 100: 60, 300: 80},
-    "secure_afl": {50: 30, 100: 40, 300: 60},
-}
-_PARAMETERS = {  # with 50 clients
-    "async_sgd": {500_000: 30, 1_000_000: 40},
-    "zeno_pp": {500_000: 40, 1_000_000: 60},
-    "aflguard": {500_000: 50, 1_000_000: 80},
-    "secure_afl": {500_000: 40, 1_000_000: 60},
-}
-FIGURES = [
-    *(PaperFigure(m, n, 140_000, t) for m, times in _CLIENTS.items() for n, t in times.items()),
-    *(PaperFigure(m, 50, d, t) for m, times in _PARAMETERS.items() for d, t in times.items()),
-]
-WITH_MEMORY = PaperFigure("secure_afl", 50, 140_000, _CLIENTS["secure_afl"][50])
+FIGURES = [PaperFigure(m, n, d, round(1000 * s)) for m, n, d, s in round_times()]
+WITH_MEMORY = next(f for f in FIGURES if f[:3] == ("secure_afl", 50, 140_000))
 
 
 class Sized(Protocol):

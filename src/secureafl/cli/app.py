@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import signal
 import sys
 import time
-from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +13,11 @@ import typer
 
 from secureafl.cli import data as data_sets
 from secureafl.cli.bench import EXAMPLE, bench
+from secureafl.cli.reproduce import EXAMPLE as REPRODUCE_EXAMPLE
+from secureafl.cli.reproduce import reproduce
+from secureafl.cli.results import EXAMPLE as RESULTS_EXAMPLE
+from secureafl.cli.results import results
+from secureafl.cli.stopping import stoppable
 from secureafl.cli.theory import EXAMPLE as THEORY_EXAMPLE
 from secureafl.cli.theory import theory
 from secureafl.core.errors import ConfigError, SecureAflError
@@ -182,7 +184,7 @@ def compare(
     cells = cross(_read(file), _words(defenses), _words(attacks), changes)
     name = f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = out or _free_folder(Path("runs"), name)
-    with _stoppable(f"the same command with --out {folder} goes on"):
+    with stoppable(f"the same command with --out {folder} goes on"):
         finished = run_side_by_side(cells, folder, workers, checkpoint_seconds, quiet)
     if not finished:
         raise typer.Exit(1)
@@ -216,7 +218,7 @@ def sweep(
     grid = grid.with_seeds(parse_seeds(seeds)) if seeds else grid
     cells = grid.cells(_changes({"rounds": rounds, "device": device}, data_dir, set_))
     folder = out or Path("runs") / file.stem
-    with _stoppable("the same command goes on"):
+    with stoppable("the same command goes on"):
         finished = run_with_progress(
             cells, folder, engine.value, workers, checkpoint_seconds, quiet
         )
@@ -258,19 +260,8 @@ def list_(
 
 app.command(epilog=EXAMPLE)(bench)
 app.command(epilog=data_sets.EXAMPLE)(data_sets.data)
-
-
-@contextlib.contextmanager
-def _stoppable(how_to_go_on: str) -> Iterator[None]:
-    """Being told to stop is an interrupt, so that the workers are stopped and save checkpoints."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    except KeyboardInterrupt:
-        print(f"stopped; {how_to_go_on}", file=sys.stderr)
-        raise typer.Exit(130) from None
-
-
+app.command(epilog=REPRODUCE_EXAMPLE)(reproduce)
+app.command(epilog=RESULTS_EXAMPLE)(results)
 app.command(epilog=THEORY_EXAMPLE)(theory)
 
 

@@ -1,64 +1,37 @@
-"""The report's figures, as SVG with the same bytes for the same runs.
-
-Colours are Okabe and Ito's, told apart by colour-blind readers; markers, line styles and hatches
-say the same once more. Drawn on Figure objects: pyplot and its global figures are never loaded.
-"""
+"""The figures of a report on runs."""
 
 from __future__ import annotations
 
-import functools
-import io
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-import matplotlib
 import numpy as np
-from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from secureafl.report.drawing import (
+    BLACK,
+    BLUE,
+    FAR,
+    MEANINGS,
+    ORANGE,
+    VERMILLION,
+    Picture,
+    Style,
+    drawable,
+    legend_columns,
+    render,
+    slug,
+    styles_in_turn,
+)
 from secureafl.report.tables import Run
 
-BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
-BLUE, VERMILLION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
-COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK)
-MARKERS, LINES = "osD^vPX*", ("-", "--", "-.", ":")
-MEANINGS = {
-    "ter": "the share of test samples the global model gets wrong; lower is better",
-    "asr": "the share of triggered test samples sent where the attacker wants; lower is better",
-    "rmse": "the root of the mean squared test error; lower is better",
-}
 MAX_DOTS, MAX_BARS, MAX_NAMED_CLIENTS = 4000, 1000, 60
-_FAR = 1e100  # beyond, a diverged run would overflow the axes' arithmetic
-_FONT = "DejaVu Sans"  # comes with matplotlib, so figures do not depend on the machine's fonts
-_STYLE = {
-    "font.family": _FONT,
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#dddddd",
-    "legend.frameon": False,
-    "hatch.linewidth": 0.8,
-    "savefig.dpi": 120,
-    "svg.hashsalt": "secureafl",
-}
-
-
-class Picture(NamedTuple):
-    """One figure of the page."""
-
-    file: str  # the name it is saved under
-    title: str
-    caption: str
-    alt: str
-    svg: bytes
 
 
 def over_rounds(runs: Sequence[Run], metric: str) -> Picture | None:
@@ -68,17 +41,19 @@ def over_rounds(runs: Sequence[Run], metric: str) -> Picture | None:
         return None
     scenes = list(dict.fromkeys(run.scene for run in shown))
     # By all runs, so that a defence looks the same in every figure.
-    all_styles = dict(zip(dict.fromkeys(run.variant for run in runs), _styles(), strict=False))
+    all_styles = dict(
+        zip(dict.fromkeys(run.variant for run in runs), styles_in_turn(), strict=False)
+    )
     styles = {run.variant: all_styles[run.variant] for run in shown}
     columns = min(2, len(scenes))
-    legend = math.ceil(len(styles) / _legend_columns(list(styles)))
+    legend = math.ceil(len(styles) / legend_columns(list(styles)))
     height = 3.0 * math.ceil(len(scenes) / columns) + 0.2 * legend + 0.2
-    svg = _render((9, height), lambda f: _panels(f, shown, metric, scenes, styles))
+    svg = render((9, height), lambda f: _panels(f, shown, metric, scenes, styles))
     title = f"{metric.upper()} over rounds"
     meaning = f": {MEANINGS[metric]}" if metric in MEANINGS else ""
     open_ended = " An open circle ends an unfinished run." * any(not r.finished for r in shown)
     return Picture(
-        f"{_slug(metric)}-over-rounds.svg",
+        f"{slug(metric)}-over-rounds.svg",
         title,
         f"{metric.upper()}{meaning}. Compare where the lines end.{open_ended}",
         f"Line chart of {title}: {', '.join(styles)}; one panel each for {', '.join(scenes)}.",
@@ -94,10 +69,10 @@ def lipschitz(run: Run, number: int) -> Picture | None:
     if not defined.size:
         return None
     stride = math.ceil(defined.size / MAX_DOTS)
-    svg = _render((9, 3.6), lambda f: _dots(f.add_subplot(), run, defined[::stride]))
+    svg = render((9, 3.6), lambda f: _dots(f.add_subplot(), run, defined[::stride]))
     sparse = f" One dot in {stride} is shown." if stride > 1 else ""
     return Picture(
-        f"lipschitz-{number:02d}-{_slug(run.name)}.svg",
+        f"lipschitz-{number:02d}-{slug(run.name)}.svg",
         "Lipschitz factors of uploads",
         "The filter suspects uploads above the line: the more crosses lie above it and circles "
         f"below it, the better attackers are told from honest clients.{sparse}",
@@ -123,12 +98,12 @@ def clients(run: Run, number: int) -> Picture | None:
     if np.unique(counts.client).size < counts.client.size:
         expected += " Who attacked only for a while stands on both sides, with the uploads of each."
     return Picture(
-        f"clients-{number:02d}-{_slug(run.name)}.svg",
+        f"clients-{number:02d}-{slug(run.name)}.svg",
         "Accepted and refused uploads per client",
         expected if evil else "All these clients are honest: they should be mostly accepted.",
         f"Bar chart of accepted and refused uploads for {run.name}: "
         f"{counts.client.size - evil} honest and {evil} malicious clients.",
-        _render((9, 3.4), lambda figure: _bars(figure, counts)),
+        render((9, 3.4), lambda figure: _bars(figure, counts)),
     )
 
 
@@ -139,22 +114,16 @@ def holdings(run: Run, number: int) -> Picture | None:
     evil = np.unique(run.arrivals.client[run.arrivals.malicious])
     count, classes = run.holdings.shape
     height = 1.6 + min(4.0, 0.2 * classes)
-    svg = _render((9, height), lambda figure: _cells(figure.add_subplot(), run.holdings, evil))
+    svg = render((9, height), lambda figure: _cells(figure.add_subplot(), run.holdings, evil))
     mark = " A triangle marks malicious clients." * bool(evil.size)
     return Picture(
-        f"holdings-{number:02d}-{_slug(run.name)}.svg",
+        f"holdings-{number:02d}-{slug(run.name)}.svg",
         "Who holds what",
         "The darker a cell, the more of a client's samples are of that class. Clients with the "
         f"same main class stand side by side: dark blocks mean that clients differ.{mark}",
         f"Map of the samples that {count:,} clients of {run.name} hold, by {classes} classes.",
         svg,
     )
-
-
-class _Style(NamedTuple):
-    color: str
-    marker: str
-    linestyle: str
 
 
 class _Counts(NamedTuple):
@@ -164,20 +133,8 @@ class _Counts(NamedTuple):
     refused: np.ndarray
 
 
-def _render(size: tuple[float, float], draw: Callable[[Figure], None]) -> bytes:
-    # The context puts back what a host program had set; its settings do not reach the figures.
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_STYLE)
-        figure = Figure(figsize=size, layout="constrained")
-        draw(figure)
-        out = io.BytesIO()
-        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
-    return out.getvalue()
-
-
 def _panels(
-    figure: Figure, runs: Sequence[Run], metric: str, scenes: list[str], styles: dict[str, _Style]
+    figure: Figure, runs: Sequence[Run], metric: str, scenes: list[str], styles: dict[str, Style]
 ) -> None:
     columns = min(2, len(scenes))
     rows = math.ceil(len(scenes) / columns)
@@ -189,31 +146,20 @@ def _panels(
         for run in runs:
             if run.scene == scene:
                 _line(axis, run, metric, styles[run.variant])
-        axis.set_title(_drawable(scene), loc="left", fontsize=10, fontweight="bold")
+        axis.set_title(drawable(scene), loc="left", fontsize=10, fontweight="bold")
         axis.set_xlabel("round")
         axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         if axis.get_subplotspec().is_first_col():
-            axis.set_ylabel(_drawable(metric.upper()))
+            axis.set_ylabel(drawable(metric.upper()))
     axes[0].set_ylim(bottom=min(0, axes[0].get_ylim()[0]))  # shared; cut axes exaggerate
     handles = [Line2D([], [], **style._asdict()) for style in styles.values()]
-    labels = [_drawable(variant) for variant in styles]
-    figure.legend(handles, labels, loc="outside upper left", ncols=_legend_columns(labels))
+    labels = [drawable(variant) for variant in styles]
+    figure.legend(handles, labels, loc="outside upper left", ncols=legend_columns(labels))
 
 
-def _legend_columns(labels: Sequence[str]) -> int:
-    """As many as fit side by side, counted in characters of an average width."""
-    return max(1, min(4, 90 // (max(map(len, labels)) + 8)))
-
-
-def _styles() -> Iterator[_Style]:
-    """Colour, marker and line style together; 56 differ before they repeat."""
-    for i in itertools.count():
-        yield _Style(COLOURS[i % 7], MARKERS[i % 8], LINES[i % 4])
-
-
-def _line(axis: Axes, run: Run, metric: str, style: _Style) -> None:
+def _line(axis: Axes, run: Run, metric: str, style: Style) -> None:
     points = [(e.round, e.metrics[metric]) for e in run.evaluations if metric in e.metrics]
-    x, y = np.clip(np.array(points, dtype=float).T, -_FAR, _FAR)
+    x, y = np.clip(np.array(points, dtype=float).T, -FAR, FAR)
     (line,) = axis.plot(x, y, markersize=4, linewidth=1.6, alpha=0.9)
     line.set(**style._asdict(), markevery=max(1, len(points) // 12))
     if not run.finished:
@@ -227,7 +173,7 @@ def _dots(axis: Axes, run: Run, shown: np.ndarray) -> None:
     for name, group, marker, colour in groups:
         axis.plot(
             arrivals.round[shown[group]],
-            np.clip(arrivals.lipschitz[shown[group]], 1 / _FAR, _FAR),
+            np.clip(arrivals.lipschitz[shown[group]], 1 / FAR, FAR),
             linestyle="",
             marker=marker,
             color=colour,
@@ -238,7 +184,7 @@ def _dots(axis: Axes, run: Run, shown: np.ndarray) -> None:
         )
     known = np.flatnonzero(arrivals.threshold > 0)
     known = known[:: math.ceil(max(1, known.size) / MAX_DOTS)]
-    x, y = arrivals.round[known], np.clip(arrivals.threshold[known], 1 / _FAR, _FAR)
+    x, y = arrivals.round[known], np.clip(arrivals.threshold[known], 1 / FAR, FAR)
     axis.plot(x, y, color=BLACK, lw=1.3, label="threshold", rasterized=True)
     axis.set_yscale("log")
     axis.set_xlabel("round")
@@ -342,18 +288,3 @@ def _cells(axis: Axes, counts: np.ndarray, evil: np.ndarray) -> None:
         axis.set_xticks([])
         axis.set_xlabel("clients, by their main class")
     axis.figure.colorbar(image, ax=axis, label="share of the client's samples")
-
-
-@functools.cache
-def _glyphs() -> frozenset[int]:
-    font = font_manager.get_font(font_manager.findfont(_FONT))
-    return frozenset(font.get_charmap())
-
-
-def _drawable(text: str) -> str:
-    """Characters the font lacks would each raise a warning; dollar signs would begin a formula."""
-    return "".join(c if ord(c) in _glyphs() else "?" for c in text).replace("$", r"\$")
-
-
-def _slug(text: str) -> str:
-    return "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in text)[:60]

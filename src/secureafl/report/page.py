@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import base64
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
-import jinja2
 import numpy as np
 
-from secureafl.core.errors import RunError
-from secureafl.report.figures import Picture, clients, holdings, lipschitz, over_rounds
+from secureafl.report.drawing import Picture
+from secureafl.report.figures import clients, holdings, lipschitz, over_rounds
 from secureafl.report.headline import headlines, number
 from secureafl.report.labels import as_text, flatten
 from secureafl.report.tables import Late, Run, compare, read_runs
-
-PAGE = "index.html"
-_NOTHING = "\N{EN DASH}"
-_MARK = b'<meta name="generator" content="SecureAFL report">'
+from secureafl.report.writing import NOTHING, PAGE, fill, save
 
 
 class Refusals(NamedTuple):
@@ -53,7 +46,8 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
     pictures = _comparison_pictures(read)
     sections = [_section(run, number) for number, run in enumerate(read, 1)]
     page = _render(read, pictures, sections)
-    _save(out, [*pictures, *(picture for one in sections for picture in one.pictures)], page)
+    more = [picture for one in sections for picture in one.pictures]
+    save(out, {PAGE: page}, [*pictures, *more])
     return out / PAGE
 
 
@@ -98,62 +92,21 @@ def _refusals(run: Run) -> list[Refusals]:
 
 
 def _render(runs: Sequence[Run], pictures: list[Picture], sections: list[Section]) -> str:
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {
-        "number": number,
-        "spread": _spread,
-        "percent": _percent,
-        "data_uri": _data_uri,
-        "text": as_text,
-    }
-    source = resources.files("secureafl.report").joinpath("page.html").read_text(encoding="utf-8")
     rows = compare(runs)
     names = {row.metric for row in rows if row.metric}
-    return environment.from_string(source).render(
-        headlines=headlines(runs),
-        rows=rows,
-        metric=names.pop().upper() if len(names) == 1 else "",
-        with_asr=any(row.asr for row in rows),
-        unfinished=any(not row.finished for row in rows),
-        pictures=pictures,
-        sections=sections,
-    )
+    values = {
+        "headlines": headlines(runs),
+        "rows": rows,
+        "metric": names.pop().upper() if len(names) == 1 else "",
+        "with_asr": any(row.asr for row in rows),
+        "unfinished": any(not row.finished for row in rows),
+        "pictures": pictures,
+        "sections": sections,
+    }
+    return fill("page.html", {"spread": _spread, "text": as_text}, values)
 
 
 def _spread(late: Late | None) -> str:
     if late is None or math.isnan(late.mean):
-        return _NOTHING
+        return NOTHING
     return f"{number(late.mean)} ± {number(late.std)}"
-
-
-def _percent(share: float | None) -> str:
-    return _NOTHING if share is None else f"{100 * share:.1f} %"
-
-
-def _data_uri(svg: bytes) -> str:
-    # As an image an SVG can run no script, and its ids cannot clash with those of another.
-    return "data:image/svg+xml;base64," + base64.b64encode(svg).decode()
-
-
-def _save(out: Path, pictures: Iterable[Picture], page: str) -> None:
-    remedy = "choose another --out"
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        old = out / PAGE
-        if old.exists() and _MARK not in old.read_bytes()[:4096]:
-            raise RunError(f"{old}: is not a report of SecureAFL and is kept; {remedy}")
-        for picture in pictures:
-            _replace(out / picture.file, picture.svg)
-        # Names of files may hold bytes that are no text.
-        _replace(old, page.encode("utf-8", "replace"))
-    except OSError as error:
-        raise RunError(f"{out}: cannot be written ({error.strerror}); {remedy}") from error
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Readers see the old file or the new one, never half of it."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_bytes(content)
-    fresh.replace(path)

@@ -109,6 +109,11 @@ class Simulation:
         return self._state.weights
 
     @property
+    def clients(self) -> Clients:
+        """Whose gradients can be asked for."""
+        return self._clients
+
+    @property
     def defense_state(self) -> Any:
         """What the defence remembers. Read only, and only until the next arrival."""
         return self._state.defense

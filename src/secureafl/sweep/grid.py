@@ -60,18 +60,25 @@ class Grid:
         self._refuse_axes(changes)
         cells: dict[str, Experiment] = {}
         used: set[str] = set()
-        for chosen in self._combinations():
+        for name, chosen in self.places().items():
             mapping = _chosen(self.base, chosen)
             fitting = {key: v for key, v in changes.items() if _fits(mapping, key)}
             used |= set(fitting)
-            name = "-".join(self._label(key, value) for key, value in chosen.items()) or "run"
-            if name in cells:
-                raise ConfigError(f"'{name}' is named twice; leave one out")
             cells[name] = from_mapping(with_settings(mapping, fitting))
         for key in changes:
             if key not in used:
                 raise ConfigError(f"unknown setting '{key}': none of the cells has it")
         return cells
+
+    def places(self) -> dict[str, dict[str, Any]]:
+        """The value each axis takes in each cell."""
+        found: dict[str, dict[str, Any]] = {}
+        for chosen in self._combinations():
+            name = "-".join(self._label(key, value) for key, value in chosen.items()) or "run"
+            if name in found:
+                raise ConfigError(f"'{name}' is named twice; leave one out")
+            found[name] = chosen
+        return found
 
     def _refuse_axes(self, changes: Mapping[str, Any]) -> None:
         for key in changes:

@@ -1,0 +1,137 @@
+"""`secureafl reproduce`: the cells of a table or figure of the paper, then its page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from secureafl.cli.stopping import stoppable
+
+if TYPE_CHECKING:
+    from secureafl.experiment import Experiment
+    from secureafl.reproduce.plan import Request
+
+EngineName = Literal["local", "ray", "slurm"]
+EXAMPLE = "Example: secureafl reproduce main --fast, or: secureafl reproduce variants --seeds 0-2"
+
+
+def reproduce(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="main, asyncdefender, alpha, variants, estimation-error, runtime, "
+            "malicious-fraction, delay, non-iid or clients."
+        ),
+    ],
+    task: Annotated[str, typer.Option(help="Task, for main and asyncdefender.")] = "fashion_mnist",
+    seeds: Annotated[
+        str, typer.Option(help="Seeds, as 0-4 or 0,1,2; default: 0-4, or 0 with --fast.")
+    ] = "",
+    rounds: Annotated[int, typer.Option(min=0, help="Arrivals; 0: as many as the paper.")] = 0,
+    methods: Annotated[
+        str, typer.Option(help="Defences (or other rows), with commas between; default: all.")
+    ] = "",
+    attacks: Annotated[str, typer.Option(help="Attacks, with commas between.")] = "",
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Scaled down: minutes on two cores; the page says so.")
+    ] = False,
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")
+    ] = "auto",
+    data_dir: Annotated[str, typer.Option(help="Folder of the data set.")] = "",
+    engine: Annotated[EngineName, typer.Option(help="Where runs are computed.")] = "local",
+    workers: Annotated[
+        int, typer.Option(min=0, help="Runs (jobs on a cluster) at a time; 0: as many as fit.")
+    ] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for runs and page; one begun before is gone on with."),
+    ] = None,
+    page_only: Annotated[
+        bool, typer.Option("--page-only", help="Run nothing; make the page of what is there.")
+    ] = False,
+    checkpoint_seconds: Annotated[
+        float, typer.Option(min=0, help="Save a checkpoint of each run this often.")
+    ] = 60.0,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+) -> None:
+    """Run a table or figure of the paper and put its page beside the paper's figures."""
+    from secureafl.reproduce.plan import Request
+
+    chosen = (_words(methods), _words(attacks))
+    request = Request(name, task, seeds, rounds, *chosen, fast, device, data_dir)
+    folder = out or Path("runs") / "-".join(["reproduce", name, task, *["fast"] * fast])
+    if name == "runtime":
+        from secureafl.cli.bench import bench
+
+        bench(device=device, out=folder, quick=fast)
+        return
+    with stoppable("the same command goes on"):
+        finished = page_only or _run(request, folder, engine, workers, checkpoint_seconds, quiet)
+    _write_page(request, folder, quiet)
+    if not finished:
+        raise typer.Exit(1)
+
+
+def _run(
+    request: Request,
+    folder: Path,
+    engine: EngineName,
+    workers: int,
+    checkpoint_seconds: float,
+    quiet: bool,
+) -> bool:
+    """All cells that are not finished yet; whether all are now."""
+    from secureafl.reproduce.artefacts import ESTIMATION
+    from secureafl.reproduce.plan import grid_for
+
+    cells = grid_for(request).cells()
+    if request.name == ESTIMATION:
+        return _run_measured(cells, folder, checkpoint_seconds, quiet)
+    from secureafl.cli.sweeping import run_with_progress
+
+    done = run_with_progress(cells, folder, engine, workers, checkpoint_seconds, quiet)
+    return len(done) == len(cells)
+
+
+def _run_measured(
+    cells: Mapping[str, Experiment], folder: Path, checkpoint_seconds: float, quiet: bool
+) -> bool:
+    """One after the other: what is measured beside a run is not part of any engine."""
+    from secureafl.cli.progress import make_display
+    from secureafl.reproduce.estimation import run_measured
+    from secureafl.results import RESULT
+    from secureafl.sweep.tally import Standing
+
+    with make_display({name: cell.rounds for name, cell in cells.items()}, quiet) as display:
+        for name, cell in cells.items():
+            standing = Standing()
+            if (folder / name / RESULT).is_file():
+                continue
+            for event in run_measured(cell, folder / name, checkpoint_seconds):
+                standing = standing.after(event)
+                if standing.round % 20 == 0:
+                    display.show(name, standing)
+            display.show(name, standing, final=True)
+    return True
+
+
+def _write_page(request: Request, folder: Path, quiet: bool) -> None:
+    from secureafl.report.artefact import write_artefact
+    from secureafl.report.summary import summaries
+    from secureafl.reproduce.artefacts import ESTIMATION
+    from secureafl.reproduce.estimation import estimation_brief
+    from secureafl.reproduce.plan import brief_for
+
+    make = estimation_brief if request.name == ESTIMATION else brief_for
+    brief = make(request, folder)
+    page = write_artefact(brief, folder / "report")
+    if not quiet:
+        print(*brief.warnings, *summaries(brief.sheets, brief.ours), f"page: {page}", sep="\n")
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())

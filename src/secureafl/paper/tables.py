@@ -1,0 +1,82 @@
+"""What the SecureAFL paper reports, to stand beside what is measured here.
+
+Gao, Wang, Wan, Quan, Liu, Fang, "SecureAFL: secure asynchronous federated learning", ASIA CCS 2026.
+Two decimals, means of five runs, standard deviations "within 0.03". Its figures over the share of
+malicious clients, delay, non-IID degree and number of clients are plots only: no numbers of them
+are here.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from importlib import resources
+from typing import Any, NamedTuple
+
+Figures = dict[str, float]  # by metric: ter, asr or rmse
+Table = dict[str, dict[str, Figures]]  # row -> attack -> figures
+
+TOLERANCE = 0.03  # the paper's bound on its own standard deviations
+
+
+class Window(NamedTuple):
+    """Mean relative error of the estimates over some rounds."""
+
+    first: int
+    end: int | None  # None: until convergence
+    error: float
+
+
+class RoundTime(NamedTuple):
+    """Running time of one method."""
+
+    method: str
+    clients: int
+    parameters: int
+    seconds: float
+
+
+def main_table(task: str) -> Table:
+    """All methods under all attacks; AsyncDefender's row comes from a table of its own."""
+    return {**_data()["main"][task], "async_defender": _data()["async_defender"][task]}
+
+
+def tasks() -> list[str]:
+    """Those of the main tables."""
+    return list(_data()["main"])
+
+
+def alpha_table() -> Table:
+    """SecureAFL on Fashion-MNIST by `alpha`, as a text."""
+    return _data()["alpha"]
+
+
+def variants_table() -> Table:
+    """SecureAFL and its variants I to IV on Fashion-MNIST."""
+    return _data()["variants"]
+
+
+def estimation_error() -> list[Window]:
+    """Of SecureAFL's estimates on Fashion-MNIST."""
+    return [Window(**window) for window in _data()["estimation_error"]]
+
+
+def round_times() -> list[RoundTime]:
+    """Both tables of running times."""
+    return [RoundTime(**row) for row in _data()["round_seconds"]]
+
+
+def memory_bytes() -> int:
+    """Of SecureAFL's server."""
+    return round(_data()["memory_gigabytes"] * 10**9)
+
+
+def hardware() -> str:
+    """What the paper's times were measured on."""
+    return _data()["hardware"]
+
+
+@functools.cache
+def _data() -> dict[str, Any]:
+    source = resources.files("secureafl.paper").joinpath("tables.json")
+    return json.loads(source.read_text(encoding="utf-8"))

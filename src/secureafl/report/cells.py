@@ -1,0 +1,152 @@
+"""Cells of a table of the paper: our mean and spread over seeds, and the paper's figure beside it.
+
+A cell is read from `result.json` and `provenance.json` of its runs alone, so a page can be made
+again from results whose events were not kept.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from secureafl.core.errors import RunError
+from secureafl.paper.tables import TOLERANCE
+from secureafl.results import PROVENANCE, RESULT, read_json
+
+_ROUNDING = 1e-9
+
+BETTER, WITHIN, WORSE = "better", "within", "worse"
+ALONE, MISSING = "alone", "missing"  # no figure of the paper; no finished run
+
+
+class Spread(NamedTuple):
+    """One figure over several runs; NaN if any of them has none."""
+
+    mean: float
+    std: float  # of a sample; 0 for one run
+
+
+class Cell(NamedTuple):
+    """One place of a table."""
+
+    figures: Mapping[str, Spread]  # by metric, the main one first; empty if nothing finished
+    paper: Mapping[str, float]  # by metric; empty if the paper gives no figure
+    finished: int  # runs
+    planned: int
+    honest: float | None = None  # accepted share
+    malicious: float | None = None
+
+    @property
+    def main(self) -> float:
+        """The main figure; infinite if the cell is missing or diverged."""
+        mean = next((spread.mean for spread in self.figures.values()), math.nan)
+        return math.inf if math.isnan(mean) else mean
+
+    @property
+    def verdict(self) -> str:
+        """Of all metrics, the one that compares worst with the paper decides."""
+        if not self.figures:
+            return MISSING
+        found = [judge(self.figures[m].mean, p) for m, p in self._compared()]
+        return max(found, key=(BETTER, WITHIN, WORSE).index, default=ALONE)
+
+    @property
+    def at_or_below_paper(self) -> bool:
+        """In every metric, to the two decimals the paper gives."""
+        compared = self._compared()
+        return bool(compared) and all(round(self.figures[m].mean, 2) <= p for m, p in compared)
+
+    def _compared(self) -> list[tuple[str, float]]:
+        return [(m, p) for m, p in self.paper.items() if m in self.figures]
+
+
+class Sheet(NamedTuple):
+    """One table: rows and columns by name; a cell for every pair that is wanted."""
+
+    title: str
+    rows: Sequence[str]
+    columns: Sequence[str]
+    cells: Mapping[tuple[str, str], Cell]
+
+    @property
+    def metrics(self) -> list[str]:
+        """The main one first."""
+        cells = self.cells.values()
+        return list(dict.fromkeys(m for cell in cells for m in [*cell.figures, *cell.paper]))
+
+
+class Origin(NamedTuple):
+    """Where figures come from, of all runs together."""
+
+    days: list[str]
+    devices: list[str]
+    versions: list[str]
+    data: list[str]
+    hours: float
+
+
+def judge(ours: float, paper: float) -> str:
+    """How a figure compares with the paper's; lower is better."""
+    if math.isnan(ours) or ours > paper + TOLERANCE + _ROUNDING:
+        return WORSE
+    return BETTER if ours < paper - TOLERANCE - _ROUNDING else WITHIN
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Mean and standard deviation."""
+    if any(map(math.isnan, values)):
+        return Spread(math.nan, math.nan)
+    return Spread(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
+
+
+def cell_of(runs: Sequence[Path], paper: Mapping[str, float]) -> Cell:
+    """The cell these runs, one per seed, are for; those without a result are still missing."""
+    results = [read_json(run / RESULT) for run in runs if (run / RESULT).is_file()]
+    try:
+        metrics = results[0]["metrics"] if results else {}
+        return Cell(
+            {m: spread([_late_mean(result, m) for result in results]) for m in metrics},
+            paper,
+            len(results),
+            len(runs),
+            _mean_share(results, "honest"),
+            _mean_share(results, "malicious"),
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise RunError(f"{runs[0]}: damaged {RESULT}, or one of another seed ({what})") from error
+
+
+def origin_of(runs: Iterable[Path]) -> Origin:
+    """Dates, hardware, versions and data of the finished runs, each once."""
+    done = [run for run in runs if (run / RESULT).is_file()]
+    provenances = [read_json(run / PROVENANCE) for run in done]
+    sessions = [session for one in provenances for session in one.get("sessions", [])]
+    seconds = [read_json(run / RESULT).get("seconds", 0.0) for run in done]
+    return Origin(
+        sorted({str(s.get("started", "unknown"))[:10] for s in sessions}),
+        sorted({_device(s) for s in sessions}),
+        sorted({f"secureafl {s.get('secureafl')}, torch {s.get('torch')}" for s in sessions}),
+        sorted({str(one.get("data")) for one in provenances}),
+        math.fsum(seconds) / 3600,
+    )
+
+
+def _device(session: Mapping[str, Any]) -> str:
+    if session.get("device") != "cpu":
+        return str(session.get("device"))
+    return f"CPU ({session.get('machine')}, {session.get('cpus')} cores)"
+
+
+def _late_mean(result: Mapping[str, Any], metric: str) -> float:
+    value = result["metrics"][metric]["late_mean"]
+    return math.nan if value is None else value
+
+
+def _mean_share(results: Sequence[Mapping[str, Any]], group: str) -> float | None:
+    shares = [result["uploads"][group]["share"] for result in results]
+    known = [share for share in shares if share is not None]
+    return statistics.fmean(known) if known else None

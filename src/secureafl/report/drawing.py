@@ -1,0 +1,100 @@
+"""How the report's figures are drawn: as SVG with the same bytes for the same runs.
+
+Colours are Okabe and Ito's, told apart by colour-blind readers; markers, line styles and hatches
+say the same once more. Drawn on Figure objects: pyplot and its global figures are never loaded.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import matplotlib
+from matplotlib import font_manager
+from matplotlib.figure import Figure
+
+BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
+BLUE, VERMILLION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
+COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK)
+MARKERS, LINES = "osD^vPX*", ("-", "--", "-.", ":")
+MEANINGS = {
+    "ter": "the share of test samples the global model gets wrong; lower is better",
+    "asr": "the share of triggered test samples sent where the attacker wants; lower is better",
+    "rmse": "the root of the mean squared test error; lower is better",
+}
+FAR = 1e100  # beyond, a diverged run would overflow the axes' arithmetic
+_FONT = "DejaVu Sans"  # comes with matplotlib, so figures do not depend on the machine's fonts
+_STYLE = {
+    "font.family": _FONT,
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#dddddd",
+    "legend.frameon": False,
+    "hatch.linewidth": 0.8,
+    "savefig.dpi": 120,
+    "svg.hashsalt": "secureafl",
+}
+
+
+class Picture(NamedTuple):
+    """One figure of the page."""
+
+    file: str  # the name it is saved under
+    title: str
+    caption: str
+    alt: str
+    svg: bytes
+
+
+class Style(NamedTuple):
+    """How one line looks."""
+
+    color: str
+    marker: str
+    linestyle: str
+
+
+def render(size: tuple[float, float], draw: Callable[[Figure], None]) -> bytes:
+    """What `draw` draws, as SVG."""
+    # The context puts back what a host program had set; its settings do not reach the figures.
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_STYLE)
+        figure = Figure(figsize=size, layout="constrained")
+        draw(figure)
+        out = io.BytesIO()
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    return out.getvalue()
+
+
+def legend_columns(labels: Sequence[str]) -> int:
+    """As many as fit side by side, counted in characters of an average width."""
+    return max(1, min(4, 90 // (max(map(len, labels)) + 8)))
+
+
+def styles_in_turn() -> Iterator[Style]:
+    """Colour, marker and line style together; 56 differ before they repeat."""
+    for i in itertools.count():
+        yield Style(COLOURS[i % 7], MARKERS[i % 8], LINES[i % 4])
+
+
+@functools.cache
+def _glyphs() -> frozenset[int]:
+    font = font_manager.get_font(font_manager.findfont(_FONT))
+    return frozenset(font.get_charmap())
+
+
+def drawable(text: str) -> str:
+    """Characters the font lacks would each raise a warning; dollar signs would begin a formula."""
+    return "".join(c if ord(c) in _glyphs() else "?" for c in text).replace("$", r"\$")
+
+
+def slug(text: str) -> str:
+    """A text as the name of a file."""
+    return "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in text)[:60]

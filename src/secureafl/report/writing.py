@@ -1,0 +1,71 @@
+"""Pages complete in themselves: templates filled in, files put in their place."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from secureafl.core.errors import RunError
+from secureafl.report.drawing import Picture
+from secureafl.report.headline import number
+
+PAGE = "index.html"
+NOTHING = "\N{EN DASH}"
+_MARK = b'<meta name="generator" content="SecureAFL report">'
+
+
+def fill(template: str, filters: Mapping[str, Any], values: Mapping[str, Any]) -> str:
+    """A template of this folder with its values; those of an HTML page are escaped."""
+    environment = jinja2.Environment(
+        autoescape=template.endswith(".html"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=jinja2.FunctionLoader(_source),
+    )
+    environment.filters |= {"number": number, "percent": percent, "data_uri": _data_uri, **filters}
+    return environment.get_template(template).render(values)
+
+
+def _source(name: str) -> str:
+    return resources.files("secureafl.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def percent(share: float | None) -> str:
+    """A share; nothing where there is none."""
+    return NOTHING if share is None else f"{100 * share:.1f} %"
+
+
+def _data_uri(svg: bytes) -> str:
+    # As an image an SVG can run no script, and its ids cannot clash with those of another.
+    return "data:image/svg+xml;base64," + base64.b64encode(svg).decode()
+
+
+def save(out: Path, pages: Mapping[str, str], pictures: Iterable[Picture]) -> None:
+    """Write a page, what belongs to it and its pictures into `out`."""
+    remedy = "choose another --out"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        old = out / PAGE
+        if old.exists() and _MARK not in old.read_bytes()[:4096]:
+            raise RunError(f"{old}: is not a report of SecureAFL and is kept; {remedy}")
+        for picture in pictures:
+            _replace(out / picture.file, picture.svg)
+        for name, page in pages.items():
+            # Names of files may hold bytes that are no text.
+            _replace(out / name, page.encode("utf-8", "replace"))
+    except OSError as error:
+        raise RunError(f"{out}: cannot be written ({error.strerror}); {remedy}") from error
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Readers see the old file or the new one, never half of it."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_bytes(content)
+    fresh.replace(path)

@@ -1,0 +1,186 @@
+"""From what was asked for to a grid, and from its run folders to a page."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from secureafl.core.errors import ConfigError
+from secureafl.experiment import with_settings
+from secureafl.paper.tables import main_table, tasks
+from secureafl.report.artefact import Brief
+from secureafl.report.cells import Sheet, cell_of, origin_of
+from secureafl.reproduce.artefacts import ARTEFACTS, ESTIMATION, RUNTIME, Artefact
+from secureafl.settings import did_you_mean
+from secureafl.sweep.grid import Grid, parse_seeds, read_grid
+from secureafl.toml import read_toml
+
+NAMES = [*ARTEFACTS, ESTIMATION, RUNTIME]
+DEFAULT_TASK = "fashion_mnist"
+_HERE = Path(__file__).parent
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What is to be reproduced, and how much of it."""
+
+    name: str
+    task: str = DEFAULT_TASK
+    seeds: str = ""  # as 0-4 or 0,1,2; empty: five as in the paper, or one if fast
+    rounds: int = 0  # 0: the paper's
+    methods: tuple[str, ...] = ()  # rows; none: all
+    attacks: tuple[str, ...] = ()  # none: all
+    fast: bool = False
+    device: str = ""  # where to compute; empty: automatic
+    data_dir: str = ""  # of the data set; empty: where it usually is
+
+    def __post_init__(self) -> None:
+        name, task, known = self.name, self.task, tasks()
+        if name not in NAMES:
+            raise ConfigError(f"cannot reproduce {name!r}{did_you_mean(name, NAMES)}")
+        if task not in known:
+            raise ConfigError(f"the paper has no task {task!r}{did_you_mean(task, known)}")
+        if task != DEFAULT_TASK and not (name in ARTEFACTS and self.artefact.any_task):
+            raise ConfigError(f"the paper has {name!r} on {DEFAULT_TASK} only, not on {task}")
+
+    @property
+    def artefact(self) -> Artefact:
+        """Its description."""
+        return ARTEFACTS[self.name]
+
+    @property
+    def command(self) -> str:
+        """The command line that asks for the same results."""
+        options = {
+            "task": self.task if self.task != DEFAULT_TASK else "",
+            "seeds": self.seeds,
+            "rounds": self.rounds,
+            "methods": ",".join(self.methods),
+            "attacks": ",".join(self.attacks),
+        }
+        words = [f"--{name} {value}" for name, value in options.items() if value]
+        return " ".join(["secureafl reproduce", self.name, *words, *["--fast"] * self.fast])
+
+
+def grid_for(request: Request) -> Grid:
+    """The grid of the artefact, cut down to what was asked for."""
+    grid = read_grid(_HERE / "grids" / f"{request.name}.toml")
+    base: Mapping[str, Any] = read_toml(_HERE / "tasks" / f"{request.task}.toml")
+    axes = dict(grid.axes)
+    if request.fast:
+        changes, new_axes = _fast(request)
+        base, axes = with_settings(base, changes), {**axes, **new_axes}
+        axes["seed"] = axes["seed"][:1]
+    if request.seeds:
+        axes["seed"] = parse_seeds(request.seeds)
+    plain = {"rounds": request.rounds, "device": request.device, "task.data_dir": request.data_dir}
+    base = with_settings(base, {key: value for key, value in plain.items() if value})
+    if request.name in ARTEFACTS:
+        axes = _chosen(request, axes)
+    return Grid(grid.title, base, axes)
+
+
+def brief_for(request: Request, out: Path) -> Brief:
+    """What the page of these runs tells; `out` holds a run folder for each cell."""
+    artefact, grid = request.artefact, grid_for(request)
+    runs = [out / name for name in grid.places()]
+    sheets = [_sheet(request, grid, value, out) for value in grid.axes.get(artefact.sheets, [""])]
+    return Brief(
+        title=title_of(request),
+        command=request.command,
+        warnings=warnings_of(request, runs),
+        notes=[*artefact.notes, seed_note(grid)],
+        seeds=grid.axes["seed"],
+        row_name=artefact.row_name,
+        column_name=artefact.column_name,
+        sheets=sheets,
+        ours=[row for row in artefact.ours if row in sheets[0].rows],
+        curves=bool(artefact.sheets),
+        runs=runs,
+    )
+
+
+def title_of(request: Request) -> str:
+    """Of the page."""
+    return f"{grid_for(request).title}, {request.task}"
+
+
+def warnings_of(request: Request, runs: Sequence[Path]) -> list[str]:
+    """What makes these runs other than the paper's."""
+    full = grid_for(dataclasses.replace(request, fast=False, rounds=0)).base["rounds"]
+    base = grid_for(request).base
+    sliced = any("embedded" in data for data in origin_of(runs).data)
+    if request.fast:
+        training = base["training"]
+        return [
+            f"Scaled down (--fast): {base['rounds']:,} rounds instead of {full:,}, "
+            f"{base['clients']} clients unless said otherwise, batches of "
+            f"{training['batch_size']}, learning rate {training['learning_rate']}, "
+            f"{base['trusted_samples']} trusted samples"
+            f"{', the embedded slice of the data' if sliced else ''}. "
+            "This shows that every cell runs; it does not reproduce the paper's figures."
+        ]
+    shorter = f"{base['rounds']:,} rounds instead of the paper's {full:,}."
+    on_slice = "On the embedded slice of the data, not on the whole set."
+    return [shorter] * (base["rounds"] != full) + [on_slice] * sliced
+
+
+def seed_note(grid: Grid) -> str:
+    """How many runs a figure is the mean of."""
+    seeds = len(grid.axes["seed"])
+    return f"Figures are means of {seeds} {'run' if seeds == 1 else 'runs'}; the paper's of five."
+
+
+def _fast(request: Request) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings and axes of the scaled-down version."""
+    fast = read_toml(_HERE / "fast.toml")
+    of_task, of_grid = fast["task"].get(request.task, {}), fast["grid"].get(request.name, {})
+    return {**fast["settings"], **of_task, **of_grid}, fast["axes"].get(request.name, {})
+
+
+def _chosen(request: Request, axes: dict[str, Any]) -> dict[str, Any]:
+    """The axes with the rows and attacks that were asked for; else those the paper has."""
+    artefact, paper, named = request.artefact, main_table(request.task), _named_rows(request)
+    if artefact.rows == "defense" and not artefact.row_names:
+        rows = list(request.methods) or [row for row in axes["defense"] if row in paper]
+    else:
+        for name in request.methods:
+            if name not in named:
+                raise ConfigError(f"no row {name!r} in {request.name}{did_you_mean(name, named)}")
+        rows = [named[name] for name in request.methods or named]
+    attacks = list(request.attacks) or [a for a in axes["attack"] if a in paper["secure_afl"]]
+    return {**axes, artefact.rows: rows, "attack": attacks}
+
+
+def _sheet(request: Request, grid: Grid, at: str, out: Path) -> Sheet:
+    artefact, table = request.artefact, request.artefact.table(request.task)
+    chosen, named = grid.axes[artefact.rows], _named_rows(request)
+    rows = {name: row for name, row in named.items() if row in chosen}
+    rows |= {str(row): row for row in chosen if row not in rows.values()}
+    names = {_text(row): name for name, row in rows.items()}
+    runs: dict[tuple[str, str], list[Path]] = {}
+    for cell, place in grid.places().items():
+        if not artefact.sheets or place[artefact.sheets] == at:
+            where = names[_text(place[artefact.rows])], str(place[artefact.columns])
+            runs.setdefault(where, []).append(out / cell)
+    cells = {
+        (row, column): cell_of(folders, artefact.beside(table, at, row, column))
+        for (row, column), folders in runs.items()
+    }
+    columns = [str(value) for value in grid.axes[artefact.columns]]
+    return Sheet(at or request.task, list(rows), columns, cells)
+
+
+def _named_rows(request: Request) -> dict[str, Any]:
+    """All rows of the artefact's grid."""
+    artefact = request.artefact
+    rows = read_grid(_HERE / "grids" / f"{request.name}.toml").axes[artefact.rows]
+    return dict(zip(artefact.row_names or map(str, rows), rows, strict=True))
+
+
+def _text(value: Any) -> str:
+    """A value that may be a table, as a key."""
+    return json.dumps(value, sort_keys=True)

@@ -1,0 +1,102 @@
+import pytest
+
+from secureafl.aggregators import Mean, Median
+from secureafl.core.errors import ConfigError
+from secureafl.defenses import SecureAfl
+from secureafl.reproduce.artefacts import ARTEFACTS, ESTIMATION
+from secureafl.reproduce.plan import Request, brief_for, grid_for
+
+
+@pytest.mark.parametrize("name", [*ARTEFACTS, ESTIMATION])
+@pytest.mark.parametrize("fast", [False, True])
+def test_every_grid_gives_cells(name, fast):
+    assert grid_for(Request(name, fast=fast)).axes["seed"] == ([0] if fast else [0, 1, 2, 3, 4])
+    cells = grid_for(Request(name, seeds="0", fast=fast, attacks=("gaussian",))).cells()
+    assert cells
+    assert (20_000 in {cell.rounds for cell in cells.values()}) == (not fast)
+
+
+def test_main_is_eight_methods_under_eleven_attacks():
+    cells = grid_for(Request("main", seeds="0-2")).cells()
+    assert len(cells) == 8 * 11 * 3
+    cell = cells["secure_afl-sign_flip-seed2"]
+    assert (cell.clients, cell.malicious, cell.training.batch_size) == (50, 0.2, 32)
+    assert cell.defense == SecureAfl()
+
+
+def test_sweeps_cover_the_papers_ranges():
+    def values(name, axis):
+        found = grid_for(Request(name)).axes[axis]
+        return min(found), max(found)
+
+    assert values("malicious-fraction", "malicious") == (0.1, 0.4)
+    assert values("delay", "arrivals.max_staleness") == (5, 50)
+    assert values("non-iid", "partition.degree") == (0.1, 0.9)
+    assert values("clients", "clients") == (50, 300)
+    assert grid_for(Request("alpha")).axes["defense.alpha"] == [0.4, 0.6, 0.8]
+
+
+def test_rows_of_the_variants_are_the_papers():
+    grid = grid_for(Request("variants", methods=("I", "secure_afl"), attacks=("none",), seeds="0"))
+    first, second = grid.cells().values()
+    assert (first.defense, second.defense) == (SecureAfl(aggregator=Mean()), SecureAfl())
+    assert second.defense.aggregator == Median()
+
+
+def test_other_tasks_use_their_own_settings_and_cells():
+    grid = grid_for(Request("main", task="udacity"))
+    assert grid.base["task"] == {"kind": "udacity"}
+    assert (grid.base["clients"], grid.base["training"]["batch_size"]) == (10, 64)
+    assert "sageflow" not in grid.axes["defense"]
+    assert grid.axes["attack"] == ["none", "sign_flip", "gaussian", "min_max", "adaptive"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        ({"name": "mian"}, "cannot reproduce 'mian'; did you mean 'main'?"),
+        ({"name": "main", "task": "mnist"}, "the paper has no task 'mnist'; known: fashion_mnist"),
+        ({"name": "alpha", "task": "cifar10"}, "has 'alpha' on fashion_mnist only, not on cifar10"),
+        ({"name": "variants", "methods": ("V",)}, "no row 'V' in variants; "),
+        ({"name": "main", "methods": ("kardan",)}, "unknown defense 'kardan'; did you mean"),
+        ({"name": "main", "attacks": ("scale",)}, "unknown attack 'scale'"),
+    ],
+)
+def test_what_the_paper_does_not_have_is_refused(request_, said):
+    with pytest.raises(ConfigError, match=said.replace("?", r"\?")):
+        grid_for(Request(**request_)).cells()
+
+
+def test_command_asks_for_the_same_again():
+    given = Request("main", "cifar10", "0-2", 100, ("kardam", "basgd"), ("none",), fast=True)
+    assert given.command == (
+        "secureafl reproduce main --task cifar10 --seeds 0-2 --rounds 100 "
+        "--methods kardam,basgd --attacks none --fast"
+    )
+    assert Request("alpha").command == "secureafl reproduce alpha"
+
+
+def test_page_knows_all_cells_before_anything_ran(tmp_path):
+    brief = brief_for(Request("main"), tmp_path)
+    (sheet,) = brief.sheets
+    assert len(sheet.cells) == 8 * 11
+    assert {cell.verdict for cell in sheet.cells.values()} == {"missing"}
+    assert sheet.cells["secure_afl", "scaling"].paper == {"ter": 0.18, "asr": 0.07}
+    assert brief.warnings == []
+
+
+def test_scaled_down_pages_say_so(tmp_path):
+    (warning,) = brief_for(Request("delay", fast=True), tmp_path).warnings
+    assert "Scaled down (--fast): 200 rounds instead of 20,000, 10 clients" in warning
+    assert "does not reproduce" in warning
+    (warning,) = brief_for(Request("main", rounds=500), tmp_path).warnings
+    assert warning == "500 rounds instead of the paper's 20,000."
+
+
+def test_figures_show_the_main_tables_figure_at_its_own_setting_only(tmp_path):
+    brief = brief_for(Request("delay"), tmp_path)
+    assert [sheet.title for sheet in brief.sheets][:2] == ["label_flip", "sign_flip"]
+    cells = brief.sheets[1].cells
+    assert cells["secure_afl", "10"].paper == {"ter": 0.13}
+    assert cells["secure_afl", "20"].paper == {}
+    assert brief.curves
