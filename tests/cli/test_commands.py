@@ -14,6 +14,7 @@ def test_run_leaves_a_whole_folder_and_prints_a_table(cli):
     assert names == {
         "experiment.toml",
         "provenance.json",
+        "holdings.json",
         "events.jsonl",
         "result.json",
         "model.safetensors",

@@ -8,7 +8,6 @@ import time
 
 import pytest
 
-KILLS = 20
 SETTINGS = ("--rounds", 4000, "--attack", "gaussian", "--set", "evaluation.every=1000")
 
 
@@ -19,12 +18,13 @@ def _wait_for_growth(path, process):
         time.sleep(0.01)
 
 
-def test_twenty_kills_at_random_moments_change_nothing(cli):
+@pytest.mark.parametrize("number", [5, pytest.param(20, marks=pytest.mark.slow)])
+def test_kills_at_random_moments_change_nothing(cli, number):
     words = ("tiny.toml", *SETTINGS, "--quiet", "--checkpoint-seconds", 0.05)
     assert cli("run", *words, "--out", "whole").returncode == 0
     rng = random.Random(7)
     kills, command = 0, ("run", *words, "--out", "killed")
-    while kills < KILLS:
+    while kills < number:
         process = cli.start(*command)
         if kills % 4:
             _wait_for_growth(cli.folder / "killed" / "events.jsonl", process)

@@ -78,7 +78,14 @@ def _gone(folder):
     return False
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+        signal.SIGTERM,
+        pytest.param(signal.SIGKILL, marks=pytest.mark.slow),
+    ],
+)
 def test_stopped_comparison_goes_on_and_ends_with_the_same_bits(cli, number):
     process = cli.start(*LONG, *SETTINGS)
     _wait_for_checkpoints(cli, process)

@@ -207,3 +207,9 @@ def test_seeds_are_ranges_and_lists(text, seeds):
 def test_faulty_seeds_are_refused(text):
     with pytest.raises(ConfigError, match="give them as 0-4"):
         parse_seeds(text)
+
+
+@pytest.mark.parametrize("text", ["1,1", "0-2,2"])
+def test_seeds_given_twice_are_refused(text):
+    with pytest.raises(ConfigError, match="give each of them once"):
+        parse_seeds(text)

@@ -7,8 +7,6 @@ import pytest
 from typer.testing import CliRunner
 
 from secureafl.cli.app import app
-from secureafl.cli.theory import read_seeds
-from secureafl.core.errors import ConfigError
 from secureafl.theory.bound import Constants
 from secureafl.theory.cases import Scope
 
@@ -51,16 +49,3 @@ def test_command_fails_when_the_bound_does(tmp_path, monkeypatch):
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 1
     assert "BROKEN: it holds in 0 of 1 runs" in done.output
-
-
-@pytest.mark.parametrize(
-    ("text", "seeds"), [("0-4", [0, 1, 2, 3, 4]), ("7", [7]), ("1, 3-4", [1, 3, 4])]
-)
-def test_seeds_are_numbers_and_ranges(text, seeds):
-    assert read_seeds(text) == seeds
-
-
-@pytest.mark.parametrize("text", ["", "a", "1-", "-1", "4-0", "1,1", "0-2,2"])
-def test_other_seeds_are_refused(text):
-    with pytest.raises(ConfigError, match="--seeds"):
-        read_seeds(text)

@@ -65,7 +65,8 @@ def _over(values: Sequence[float | None]) -> str:
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return "-"
-    return f"{statistics.fmean(known):.3f}±{statistics.pstdev(known):.3f}"
+    spread = statistics.stdev(known) if len(known) > 1 else 0.0
+    return f"{statistics.fmean(known):.3f}±{spread:.3f}"
 
 
 def _share(shares: Sequence[float | None]) -> str:

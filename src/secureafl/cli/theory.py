@@ -9,8 +9,6 @@ from typing import Annotated
 
 import typer
 
-from secureafl.core.errors import ConfigError
-
 EXAMPLE = "Example: secureafl theory --seeds 0-4 --rounds 1500 --out runs/theory"
 
 
@@ -28,6 +26,7 @@ def theory(
     """
     import torch
 
+    from secureafl.sweep.grid import parse_seeds
     from secureafl.theory.cases import Scope
     from secureafl.theory.figure import draw
     from secureafl.theory.findings import Findings
@@ -35,7 +34,7 @@ def theory(
 
     torch.set_num_threads(1)  # vectors this small gain nothing from more
     scope = Scope(clients, rounds)
-    findings = Findings(scope, read_seeds(seeds))
+    findings = Findings(scope, parse_seeds(seeds))
     for ahead in findings.gather(scope.cases()):
         print(f"{ahead.number}/{ahead.total} {ahead.name}", file=sys.stderr)
     report = findings.report(shlex.join(["secureafl", *sys.argv[1:]]))
@@ -43,16 +42,3 @@ def theory(
     print(f"{headline(findings)}\npage: {out / PAGE}")
     if not findings.kept:
         raise typer.Exit(1)
-
-
-def read_seeds(text: str) -> list[int]:
-    """Numbers with commas between, or ranges such as 0-4."""
-    seeds: list[int] = []
-    for word in text.split(","):
-        first, dash, last = word.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise ConfigError(f"--seeds {text}: give numbers, such as 0-4 or 1,3,8")
-        seeds += range(int(first), int(last if dash else first) + 1)
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise ConfigError(f"--seeds {text}: give each seed once, ranges upwards")
-    return seeds

@@ -127,6 +127,8 @@ def parse_seeds(text: str) -> list[int]:
         if not 0 <= last - first < 10_000:
             raise ConfigError(f"seeds '{text}': give them as 0-4 or 0,1,2")
         seeds += range(first, last + 1)
+    if len(set(seeds)) < len(seeds):
+        raise ConfigError(f"seeds '{text}': give each of them once")
     return seeds
 
 
