@@ -10,7 +10,7 @@ from secureafl.simulation.simulator import Simulation
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 DEVICES = ["cpu", pytest.param("cuda", marks=needs_gpu)]
-ROUNDS = 60
+ROUNDS = 30
 
 
 def whole(simulation):
@@ -58,7 +58,7 @@ def test_run_among_others_equals_the_run_alone(defense, attack, device):
 def test_recorded_round_is_the_one_on_a_cpu(defense, attack):
     """To float32 rounding, which a few rounds do not blow up."""
     runs = [
-        Simulation(tiny(defense=defense, attack=attack, device=device, rounds=ROUNDS // 4))
+        Simulation(tiny(defense=defense, attack=attack, device=device, rounds=ROUNDS // 2))
         for device in ("cpu", "cuda")
     ]
     one, other = (whole(run) for run in runs)
