@@ -6,39 +6,23 @@ python scripts/first_run_page.py OUT > docs/results/first-run.md
 import sys
 from pathlib import Path
 
-from result_tables import made_with, row, table
+from result_tables import made_with, paper, row, table
 
-# Table of the paper for Fashion-MNIST: TER, or TER / ASR.
-PAPER = {
-    "async_sgd": {
-        "none": "0.12",
-        "label_flip": "0.12",
-        "sign_flip": "0.41",
-        "gaussian": "0.52",
-        "scaling": "0.41 / 0.69",
-    },
-    "secure_afl": {
-        "none": "0.12",
-        "label_flip": "0.12",
-        "sign_flip": "0.13",
-        "gaussian": "0.14",
-        "scaling": "0.18 / 0.07",
-    },
-}
+ATTACKS = ("none", "label_flip", "sign_flip", "gaussian", "scaling")
+DEFENSES = ("async_sgd", "secure_afl")
 
 
 def main() -> None:
     """Print the page."""
     out = Path(sys.argv[1])
-    attacks, defenses = list(PAPER["async_sgd"]), list(PAPER)
     cells = [
-        (out / "table" / f"{defense}-{attack}", attack, PAPER[defense][attack])
-        for attack in attacks
-        for defense in defenses
+        (out / "table" / f"{defense}-{attack}", attack, paper(defense, attack))
+        for attack in ATTACKS
+        for defense in DEFENSES
     ]
     grouped = [
-        (out / "grouped" / f"{d}-sign_flip", "sign_flip, grouped", PAPER[d]["sign_flip"])
-        for d in defenses
+        (out / "grouped" / f"{d}-sign_flip", "sign_flip, grouped", paper(d, "sign_flip"))
+        for d in DEFENSES
     ]
     estimators = [
         (path, f"none, estimator {name}", "-")

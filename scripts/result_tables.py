@@ -4,8 +4,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+from secureafl.paper.tables import main_table
+
 HEAD = ("defence", "attack", "TER (/ ASR), late mean ± std", "last", "paper", "honest accepted")
 COLUMNS = (*HEAD, "malicious accepted", "model steps")
+
+
+def paper(defense: str, attack: str) -> str:
+    """The paper's figures for Fashion-MNIST: TER, or TER / ASR; a dash where it has none."""
+    figures = main_table("fashion_mnist").get(defense, {}).get(attack, {})
+    return " / ".join(f"{figure:.2f}" for figure in figures.values()) or "-"
 
 
 def read(path: Path, name: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ largest gamma that its bound allows; here it is 1.
 
 from __future__ import annotations
 
+import abc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class PerturbedMean:
+class PerturbedMean(abc.ABC):
     """Base of the two: their settings, and everything but the bound."""
 
     perturbation: Literal["unit", "std", "sign"] = "unit"
@@ -64,6 +65,7 @@ class PerturbedMean:
         length = exact_norm(along)
         return along / torch.where(length > 0, length, 1)
 
+    @abc.abstractmethod
     def largest(
         self,
         rows: Float[Tensor, "n d"],
@@ -72,4 +74,3 @@ class PerturbedMean:
         direction: Float[Tensor, " d"],
     ) -> Float[Tensor, ""]:
         """The largest gamma within the bound; means nothing where nobody is honest."""
-        raise NotImplementedError

@@ -9,13 +9,13 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
-import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from secureafl.bench.cases import Case
 from secureafl.bench.results import Row
+from secureafl.plotting import our_style
 
 _LOOKS = {
     "plain": ("#D55E00", "s", "plain torch"),
@@ -30,24 +30,11 @@ _AXES = {
     "parameters": "parameters d",
     "buffer": "pairs remembered ε",
 }
-_STYLE = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#dddddd",
-    "legend.frameon": False,
-}
 
 
 def draw(rows: Sequence[Row], main: Case, hardware: str) -> bytes:
     """Three panels: clients, parameters, pairs; the other two as in the main case."""
-    # The context puts back what a host program had set; its settings do not reach the figure.
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_STYLE)
+    with our_style():
         figure = Figure(figsize=(12, 4.2), layout="constrained")
         axes = figure.subplots(1, len(_AXES), sharey=True)
         for axis, (field, name) in zip(axes, _AXES.items(), strict=True):

@@ -32,6 +32,7 @@ from secureafl.bench.cases import Case
 from secureafl.bench.jobs import Job, Measured, Skipped
 from secureafl.bench.machine import Bandwidth
 from secureafl.core.errors import RunError
+from secureafl.core.files import put_file
 
 SCHEMA = 1
 FILE, PICTURE = "bench.json", "bench.png"
@@ -140,9 +141,7 @@ def write(path: Path, report: dict[str, Any], picture: bytes) -> None:
     """Both files; those of an earlier benchmark are replaced."""
     text = json.dumps(report, indent=1, allow_nan=False)
     for name, content in ((FILE, text.encode()), (PICTURE, picture)):
-        fresh = path / f".{name}"
         try:
-            fresh.write_bytes(content)
-            fresh.replace(path / name)
+            put_file(path / name, content)
         except OSError as error:
             raise RunError(f"{path / name}: cannot be written ({error.strerror})") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 
@@ -20,6 +19,7 @@ from secureafl.report.drawing import (
     Style,
     drawable,
     legend_columns,
+    panels,
     render,
     slug,
     styles_in_turn,
@@ -64,13 +64,7 @@ def _panels(
     styles: dict[str, Style],
     ours: Sequence[str],
 ) -> None:
-    columns = min(2, len(sheets))
-    rows = math.ceil(len(sheets) / columns)
-    axes = figure.subplots(rows, columns, sharey=True, squeeze=False).ravel()
-    for axis, sheet in itertools.zip_longest(axes, sheets):
-        if sheet is None:
-            axis.remove()
-            continue
+    for axis, sheet in panels(figure, sheets):
         _lines(axis, sheet, metric, styles)
         for row in ours:
             _stars(axis, sheet, metric, row)
@@ -78,7 +72,7 @@ def _panels(
         axis.set_xlabel(drawable(scale))
         axis.set_ylabel(drawable(metric.upper()))
         axis.set_xticks(_places(sheet), sheet.columns)
-    axes[0].set_ylim(bottom=0)  # shared; cut axes exaggerate
+    figure.axes[0].set_ylim(bottom=0)  # shared; cut axes exaggerate
     handles = [Line2D([], [], **style._asdict()) for style in styles.values()]
     labels = [drawable(shown(row)) for row in styles]
     figure.legend(handles, labels, loc="outside upper left", ncols=legend_columns(labels))

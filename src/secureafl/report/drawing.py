@@ -9,12 +9,16 @@ from __future__ import annotations
 import functools
 import io
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib
 from matplotlib import font_manager
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from secureafl.plotting import FONT, our_style
 
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 BLUE, VERMILLION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
@@ -26,20 +30,6 @@ MEANINGS = {
     "rmse": "the root of the mean squared test error; lower is better",
 }
 FAR = 1e100  # beyond, a diverged run would overflow the axes' arithmetic
-_FONT = "DejaVu Sans"  # comes with matplotlib, so figures do not depend on the machine's fonts
-_STYLE = {
-    "font.family": _FONT,
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#dddddd",
-    "legend.frameon": False,
-    "hatch.linewidth": 0.8,
-    "savefig.dpi": 120,
-    "svg.hashsalt": "secureafl",
-}
 
 
 class Picture(NamedTuple):
@@ -60,12 +50,21 @@ class Style(NamedTuple):
     linestyle: str
 
 
+def panels(figure: Figure, items: Sequence[Any]) -> Iterator[tuple[Axes, Any]]:
+    """A panel for each item, two side by side; all have the same vertical axis."""
+    columns = min(2, len(items))
+    rows = math.ceil(len(items) / columns)
+    axes = figure.subplots(rows, columns, sharey=True, squeeze=False).ravel()
+    for axis, item in itertools.zip_longest(axes, items):
+        if item is None:
+            axis.remove()
+        else:
+            yield axis, item
+
+
 def render(size: tuple[float, float], draw: Callable[[Figure], None]) -> bytes:
     """What `draw` draws, as SVG."""
-    # The context puts back what a host program had set; its settings do not reach the figures.
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_STYLE)
+    with our_style(), matplotlib.rc_context({"hatch.linewidth": 0.8, "savefig.dpi": 120}):
         figure = Figure(figsize=size, layout="constrained")
         draw(figure)
         out = io.BytesIO()
@@ -86,7 +85,7 @@ def styles_in_turn() -> Iterator[Style]:
 
 @functools.cache
 def _glyphs() -> frozenset[int]:
-    font = font_manager.get_font(font_manager.findfont(_FONT))
+    font = font_manager.get_font(font_manager.findfont(FONT))
     return frozenset(font.get_charmap())
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -25,6 +24,7 @@ from secureafl.report.drawing import (
     Style,
     drawable,
     legend_columns,
+    panels,
     render,
     slug,
     styles_in_turn,
@@ -136,22 +136,18 @@ class _Counts(NamedTuple):
 def _panels(
     figure: Figure, runs: Sequence[Run], metric: str, scenes: list[str], styles: dict[str, Style]
 ) -> None:
-    columns = min(2, len(scenes))
-    rows = math.ceil(len(scenes) / columns)
-    axes = figure.subplots(rows, columns, sharey=True, squeeze=False).ravel()
-    for axis, scene in itertools.zip_longest(axes, scenes):
-        if scene is None:
-            axis.remove()
-            continue
+    for axis, scene in panels(figure, scenes):
         for run in runs:
             if run.scene == scene:
                 _line(axis, run, metric, styles[run.variant])
         axis.set_title(drawable(scene), loc="left", fontsize=10, fontweight="bold")
         axis.set_xlabel("round")
         axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        if axis.get_subplotspec().is_first_col():
+        if axis.get_subplotspec().is_first_col():  # pyrefly: ignore  (a subplot has one)
             axis.set_ylabel(drawable(metric.upper()))
-    axes[0].set_ylim(bottom=min(0, axes[0].get_ylim()[0]))  # shared; cut axes exaggerate
+    figure.axes[0].set_ylim(
+        bottom=min(0, figure.axes[0].get_ylim()[0])
+    )  # shared; cut axes exaggerate
     handles = [Line2D([], [], **style._asdict()) for style in styles.values()]
     labels = [drawable(variant) for variant in styles]
     figure.legend(handles, labels, loc="outside upper left", ncols=legend_columns(labels))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import jinja2
 
 from secureafl.core.errors import RunError
+from secureafl.core.files import put_file
 from secureafl.report.drawing import Picture
 from secureafl.report.headline import number
 
@@ -56,16 +56,9 @@ def save(out: Path, pages: Mapping[str, str], pictures: Iterable[Picture]) -> No
         if old.exists() and _MARK not in old.read_bytes()[:4096]:
             raise RunError(f"{old}: is not a report of SecureAFL and is kept; {remedy}")
         for picture in pictures:
-            _replace(out / picture.file, picture.svg)
+            put_file(out / picture.file, picture.svg)
         for name, page in pages.items():
             # Names of files may hold bytes that are no text.
-            _replace(out / name, page.encode("utf-8", "replace"))
+            put_file(out / name, page.encode("utf-8", "replace"))
     except OSError as error:
         raise RunError(f"{out}: cannot be written ({error.strerror}); {remedy}") from error
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Readers see the old file or the new one, never half of it."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_bytes(content)
-    fresh.replace(path)

@@ -10,11 +10,11 @@ import io
 import math
 from collections.abc import Sequence
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from secureafl.plotting import our_style
 from secureafl.theory.findings import Findings, Result
 
 _COLUMNS = 3
@@ -24,27 +24,13 @@ _LOOKS = {
     "track": ("#E69F00", "-.", "right side with E_track², the largest |δ|²"),
     "explicit": ("#D55E00", ":", "right side from constants (outside: those of inside)"),
 }
-_STYLE = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#dddddd",
-    "legend.frameon": False,
-    "svg.hashsalt": "secureafl",
-}
 
 
 def draw(findings: Findings) -> bytes:
     """A line is the mean over seeds, a band all of them."""
     cases = findings.cases
     rows = math.ceil(len(cases) / _COLUMNS)
-    # The context puts back what a host program had set; its settings do not reach the figure.
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_STYLE)
+    with our_style():
         figure = Figure(figsize=(12, 2.9 * rows + 0.6), layout="constrained")
         axes = figure.subplots(rows, _COLUMNS, squeeze=False).ravel()
         for axis, case in zip(axes, cases, strict=False):

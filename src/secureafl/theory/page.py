@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 from collections.abc import Callable, Iterable, Sequence
 from importlib import resources
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 import jinja2
 
 from secureafl.core.errors import RunError
+from secureafl.core.files import put_file
 from secureafl.theory.findings import Findings, Result
 
 FIGURES, PICTURE, MARKDOWN, PAGE = "theory.json", "theory.svg", "README.md", "index.html"
@@ -129,7 +129,7 @@ def write(out: Path, findings: Findings, report: dict[str, Any], picture: bytes)
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
-            _replace(out / name, content)
+            put_file(out / name, content)
     except OSError as error:
         remedy = "choose another --out"
         raise RunError(f"{out}: cannot be written ({error.strerror}); {remedy}") from error
@@ -184,10 +184,3 @@ def _number(value: float) -> str:
 
 def _count(results: Sequence[Result], holds: Callable[[Result], bool]) -> str:
     return f"{sum(map(holds, results))} of {len(results)}"
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Readers see the old file or the new one, never half of it."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_bytes(content)
-    fresh.replace(path)

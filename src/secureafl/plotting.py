@@ -1,0 +1,31 @@
+"""How all pictures look: on paper and on screen, whatever a host program has set."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import matplotlib
+
+FONT = "DejaVu Sans"  # comes with matplotlib, so figures do not depend on the machine's fonts
+_STYLE = {
+    "font.family": FONT,
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#dddddd",
+    "legend.frameon": False,
+    "svg.hashsalt": "secureafl",  # the same bytes for the same figure
+}
+
+
+@contextlib.contextmanager
+def our_style() -> Iterator[None]:
+    """Inside, figures have the package's style."""
+    # The context puts back what a host program had set; its settings do not reach the figure.
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_STYLE)
+        yield
