@@ -124,7 +124,7 @@ def test_nobody_is_judged_by_bends_that_are_usual_downwards():
     assert bending(bends, 0.9).tolist() == [1] * 5
 
 
-def trained_away(defense, lie, rounds=600):
+def trained_away(defense, lie, rounds=300):
     """How far from the honest optimum the model ends; two fifths of the clients lie."""
     rng = np.random.default_rng(5)
     centres = np.repeat(rng.normal(size=(4, 30)), 5, axis=0)  # of 20 clients of four kinds
