@@ -12,6 +12,7 @@ from secureafl.aggregators import AGGREGATORS
 from secureafl.arrivals import ARRIVALS, Uniform
 from secureafl.attacks import ATTACKS, NoAttack
 from secureafl.core.errors import ConfigError, require
+from secureafl.core.privacy import Privacy
 from secureafl.core.protocols import (
     Aggregator,
     ArrivalModel,
@@ -49,6 +50,7 @@ class Training:
     # but norms (and so clip_norm) are batch_size times larger.
     reduction: Literal["mean", "sum"] = "mean"
     local_steps: int = 1  # K; a client takes these, each on a new batch, before it uploads
+    privacy: Privacy = field(default_factory=Privacy)
 
     def __post_init__(self) -> None:
         require(self.batch_size >= 1, "batch_size", self.batch_size, "give 1 sample or more")
