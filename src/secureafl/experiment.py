@@ -108,6 +108,7 @@ class Experiment:
     placement: Literal["random", "grouped"] = "random"  # grouped: they fill whole label groups
     attack_from: int = 0  # the first round that is attacked; before it everybody is honest
     attack_until: int = 0  # the first that is no longer attacked; 0: attacked to the end
+    weights: Literal["equal", "samples"] = "equal"  # what a client's voice counts
     forget_after: int = 0  # rounds without an upload after which a client is forgotten; 0: never
     trusted_samples: int = 100  # clean ones of the server's own, for defences that need them
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -86,7 +86,12 @@ class Simulation:
         made, trusted = self.experiment, None
         if has_trait(made.defense, "needs_trusted"):
             trusted = draw_trusted(self._clients, made.trusted_samples, made.seed)
-        self._server = Server(made.defense, made.clients, made.training.server_rate, trusted)
+        samples = None
+        if made.weights == "samples":
+            held = [len(rows) for rows in self.shards.rows]
+            samples = torch.tensor(held, dtype=torch.float64, device=self.device)
+        rate = made.training.server_rate
+        self._server = Server(made.defense, made.clients, rate, trusted, samples)
         self._state = self._server.start(weights)
         self._ageing = Ageing(made.forget_after)
         self._start_engine()
