@@ -31,14 +31,14 @@ def test_epsilon_is_the_published_one_of_the_analytic_gaussian_mechanism():
 
 def delta_by_integration(mu, epsilon):
     """How much more likely than exp(epsilon) times something is under N(mu, 1) than N(0, 1)."""
-    x = np.linspace(-12, 12 + mu, 400_001)
+    x = np.linspace(-12, 12 + mu, 100_001)
     here, there = (np.exp(-((x - m) ** 2) / 2) / math.sqrt(2 * math.pi) for m in (mu, 0))
     return np.trapezoid(np.maximum(here - np.exp(epsilon) * there, 0), x)
 
 
 @given(mu=st.floats(0.05, 6), epsilon=st.floats(0, 20))
 def test_delta_is_what_the_definition_integrates_to(mu, epsilon):
-    assert delta_of(mu, epsilon) == pytest.approx(delta_by_integration(mu, epsilon), abs=1e-8)
+    assert delta_of(mu, epsilon) == pytest.approx(delta_by_integration(mu, epsilon), abs=1e-7)
 
 
 @given(mu=st.floats(1e-6, 1e4), delta=st.floats(1e-12, 0.49))
