@@ -45,6 +45,21 @@ class Defense(Protocol):
 
 
 @runtime_checkable
+class Remembers(Protocol):
+    """A defence, estimator or aggregator that remembers its clients one by one.
+
+    Call it through `core.members.forget`, which also takes those that do not.
+    """
+
+    def forget(self, state: Any, client: Int[Tensor, ""]) -> Any:
+        """The state without that client, whose next upload is its first; others' parts stay.
+
+        What has gone into a sum over clients, or into a step, is the server's and stays.
+        """
+        ...
+
+
+@runtime_checkable
 class Trusted(Protocol):
     """Clean samples of the server's own, and what a model makes of them."""
 
@@ -98,6 +113,21 @@ class TrustedRule(Aggregator, Protocol):
         trusted_gradient: Float[Tensor, " d"],
     ) -> tuple[Float[Tensor, " d"], Any]:
         """Like `aggregate`, which is used instead where there is no such gradient."""
+        ...
+
+
+@runtime_checkable
+class WeightedRule(Aggregator, Protocol):
+    """An aggregator for which clients may count differently."""
+
+    def aggregate_weighted(
+        self,
+        state: Any,
+        values: Float[Tensor, "n d"],
+        present: Bool[Tensor, " n"],
+        samples: Float[Tensor, " n"],
+    ) -> tuple[Float[Tensor, " d"], Any]:
+        """Like `aggregate` if each client stood for as many as it has samples; float64, not 0."""
         ...
 
 

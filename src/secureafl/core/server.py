@@ -12,6 +12,7 @@ from torch import Tensor
 
 from secureafl.core.errors import ConfigError
 from secureafl.core.ledger import Ledger
+from secureafl.core.members import forget
 from secureafl.core.traits import has_trait
 from secureafl.core.types import Arrival, Decision, ServerView
 from secureafl.core.vectors import choose, norm
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 # No update or step of use is longer. The bound keeps sums, differences and inner products of
 # updates inside float32; longer products are guarded where they are made.
 LARGEST_NORM = 1e18
+
+_WEIGHING = (
+    "use async_sgd, fed_buff, or secure_afl with mean, median, trimmed_mean or geometric_median"
+)
 
 
 class Upload(NamedTuple):
@@ -50,12 +55,16 @@ class Server(NamedTuple):
     num_clients: int
     learning_rate: float  # eta
     trusted: Trusted | None = None
+    samples: Float[Tensor, " n"] | None = None  # of each client, float64, if it counts by them
 
     def start(self, weights: Float[Tensor, " d"]) -> ServerState:
         """State before the first arrival."""
         if self.trusted is None and has_trait(self.defense, "needs_trusted"):
             name = type(self.defense).__name__
             raise ConfigError(f"{name} needs trusted samples: give Server(..., trusted=...)")
+        if self.samples is not None and not getattr(self.defense, "weighs", False):
+            name = type(self.defense).__name__
+            raise ConfigError(f"weights = 'samples': {name} cannot weigh its clients; {_WEIGHING}")
         return ServerState(0, weights, self.defense.init(self.num_clients, weights), Ledger())
 
     def receive(self, state: ServerState, upload: Upload) -> tuple[Decision, ServerState]:
@@ -85,13 +94,18 @@ class Server(NamedTuple):
         """
         client, staleness, now = numbers.unbind()
         arrival = Arrival(client, staleness, update, base)
-        view = ServerView(now, weights, self.learning_rate, self.trusted)
+        view = ServerView(now, weights, self.learning_rate, self.trusted, self.samples)
         decision, defense = self.defense.step(defense, arrival, view)
         ready = decision.ready
         if not decision.bounded:
             ready = ready & (norm(decision.direction) <= LARGEST_NORM)
         moved = torch.add(weights, decision.direction, alpha=-self.learning_rate)
         return decision._replace(ready=ready), choose(ready, moved, weights), defense
+
+    def forget(self, state: ServerState, client: int) -> ServerState:
+        """Without what the defence remembers of a client; should it return, it is a new one."""
+        number = torch.tensor(client).to(state.weights.device, non_blocking=True)
+        return state._replace(defense=forget(self.defense, state.defense, number))
 
     def refuse(
         self, state: ServerState, upload: Upload, reason: str

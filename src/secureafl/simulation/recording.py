@@ -125,6 +125,7 @@ class Recording:
                 "seed": made.seed,
                 "rounds": made.rounds,
                 **summarise(read_events(self.folder.path), late),
+                "privacy": self.simulation.privacy,
                 "data": self.simulation.data_source,
                 "malicious_clients": np.flatnonzero(self.simulation.malicious).tolist(),
                 "seconds": round(self.seconds, 3),

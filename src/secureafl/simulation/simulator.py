@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from secureafl.core.errors import ConfigError, RunError
-from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event
+from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event, ForgottenEvent
+from secureafl.core.members import Ageing
 from secureafl.core.protocols import Backdoor
 from secureafl.core.random import numpy_generator, torch_generator
 from secureafl.core.server import Server, ServerState, Upload, objection_to_length
@@ -25,9 +26,10 @@ from secureafl.core.types import Arrival, Data
 from secureafl.core.vectors import flatten
 from secureafl.kernels.choice import use_kernels
 from secureafl.simulation.attackers import Attackers
-from secureafl.simulation.batches import draw_batches, pack_jobs
+from secureafl.simulation.batches import ROWS, draw_batches, pack_jobs
 from secureafl.simulation.clients import Clients, on_device
 from secureafl.simulation.engine import Eager, Later, Replayed, Verdict
+from secureafl.simulation.exposure import exposure
 from secureafl.simulation.trusted import draw_trusted
 
 if TYPE_CHECKING:
@@ -66,6 +68,7 @@ class Simulation:
         parts = (experiment.task, on_device(data, self.device), model)
         self._clients = Clients(*parts, experiment.training)
         self._clients.refuse_hidden_state()
+        self._clients.refuse_mixing()
         self._attackers = Attackers(experiment, self.shards, self._clients)
         self._draw_jobs()
         self._start_server(flatten(model))
@@ -83,8 +86,14 @@ class Simulation:
         made, trusted = self.experiment, None
         if has_trait(made.defense, "needs_trusted"):
             trusted = draw_trusted(self._clients, made.trusted_samples, made.seed)
-        self._server = Server(made.defense, made.clients, made.training.server_rate, trusted)
+        samples = None
+        if made.weights == "samples":
+            held = [len(rows) for rows in self.shards.rows]
+            samples = torch.tensor(held, dtype=torch.float64, device=self.device)
+        rate = made.training.server_rate
+        self._server = Server(made.defense, made.clients, rate, trusted, samples)
         self._state = self._server.start(weights)
+        self._ageing = Ageing(made.forget_after)
         self._start_engine()
         self._lend(self._state)
 
@@ -118,6 +127,15 @@ class Simulation:
         """What the defence remembers. Read only, and only until the next arrival."""
         return self._state.defense
 
+    @property
+    def privacy(self) -> dict[str, Any] | None:
+        """What the whole run costs its clients; None where nothing protects them."""
+        training = self.experiment.training
+        if training.privacy.off:
+            return None
+        steps = self._jobs[:, ROWS:].unflatten(1, (training.local_steps, -1)).cpu().numpy()
+        return exposure(training.privacy, self.trace.client, steps, ~self.malicious)
+
     def advance(self) -> list[Event]:
         """One arrival; the events are its own and, where due, an evaluation."""
         return next(events for events in self.turns() if events)
@@ -147,10 +165,18 @@ class Simulation:
             found, malicious = verdict(), self._attackers.attacks(client, now)
             self._lend(state)
             events.append(_arrival_event(found, now, client, malicious, now - version))
-            self._state: ServerState = state
+            self._ageing.hear(client, now)
+            self._state: ServerState = self._without_the_old(state, events)
             if state.round in self._evaluated:
                 events.append(self._evaluate())
         yield events
+
+    def _without_the_old(self, state: ServerState, events: list[Event]) -> ServerState:
+        """Forget whoever was not heard of for long."""
+        for client in self._ageing.due(state.round):
+            state = self._engine.forget(state, client)
+            events.append(ForgottenEvent(state.round, client))
+        return state
 
     def _objection(self, upload: Upload) -> Later:
         """Why the server will not take this upload; to be known later."""
@@ -195,7 +221,8 @@ class Simulation:
         return attackers.poison_update(trained, client, further, self._server, self._state)
 
     def _start_engine(self) -> None:
-        parts = (self._clients, self._attackers.poison_batch, self._server, self._jobs)
+        seed, poison = self.experiment.seed, self._attackers.poison_batch
+        parts = (self._clients, poison, self._server, self._jobs, seed)
         on_host = has_trait(self._server.defense, "on_host")
         recorded = self.device.type == "cuda" and not on_host
         self._engine = Replayed(*parts, self._state) if recorded else Eager(*parts)
@@ -241,6 +268,9 @@ class Simulation:
         except KeyError as error:
             raise RunError(f"the checkpoint lacks {error}: it is of another experiment") from error
         self._state = state._replace(round=now, defense=defense)
+        self._ageing = Ageing(self.experiment.forget_after)
+        for earlier in range(max(0, now - self.experiment.forget_after), now):
+            self._ageing.hear(int(self.trace.client[earlier]), earlier)
         self._start_engine()
 
 
