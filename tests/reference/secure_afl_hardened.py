@@ -83,7 +83,8 @@ class HardenedServer:
         total = sum(weights)
         direction = np.zeros_like(seen.weights)
         for weight, k in zip(weights, clients, strict=True):
-            direction += weight / max(total, 1e-30) * self.word[k] * len(clients) / self.n
+            direction += weight / max(total, 1e-30) * self.word[k]
+        direction *= min(1, len(clients) / min(10, self.n))
         accepted = at_most(0.5, mine, seen)
         return Outcome(accepted, total > 0, direction, {"weight": mine})
 

@@ -24,7 +24,7 @@ import torch
 from secureafl.core.errors import require
 from secureafl.core.trust import Bends, bending, median_of, no_bends, standing, with_bend
 from secureafl.core.types import Decision
-from secureafl.core.uploads import Uploads, no_uploads, with_upload
+from secureafl.core.uploads import Uploads, no_uploads, with_upload, without_uploads
 from secureafl.core.vectors import clipped, exact_norm, row, set_row
 from secureafl.kernels.step import moves_since
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from secureafl.core.types import Arrival
 
+_FEW = 10  # clients
 _COUNTED = 0.5  # of a typical client's weight: with less, an upload is told as not accepted
 
 
@@ -89,13 +90,21 @@ class SecureAflHardened:
         if self.bending:
             weights = weights * bending(bends, self.record_memory)
         total = weights.sum()
-        # While some have never been heard, steps are that much shorter: few could be mostly liars.
-        share = (weights / total.clamp(min=1e-30)) * known.double().mean()
+        # Of very few clients most could be liars: until more are known, steps are shorter.
+        enough = (known.sum() / min(_FEW, len(known))).clamp(max=1)
+        share = (weights / total.clamp(min=1e-30)) * enough
         direction = share.to(arrival.gradient.dtype) @ state.word
         weight = row(weights, arrival.client)
         return Decision(
             weight >= _COUNTED, total > 0, direction, {"weight": weight}, "trust"
         ), state
+
+    def forget(self, state, client):
+        index = client.view(1)
+        for kind in (state.lengths, state.word, state.record, state.gram, *state.bends):
+            kind.index_fill_(0, index, 0)
+        state.gram.index_fill_(1, index, 0)
+        return state._replace(sent=without_uploads(state.sent, client))
 
     def _heard(self, state: State, arrival: Arrival) -> tuple[Tensor, Bends]:
         """Whether the client was heard before, and how its loss bent since."""
