@@ -91,7 +91,7 @@ class SecureAflHardened:
             weights = weights * bending(bends, self.record_memory)
         total = weights.sum()
         # Of very few clients most could be liars: until more are known, steps are shorter.
-        enough = (known.sum() / min(_FEW, len(known))).clamp(max=1)
+        enough = (known.double().sum() / min(_FEW, len(known))).clamp(max=1)
         share = (weights / total.clamp(min=1e-30)) * enough
         direction = share.to(arrival.gradient.dtype) @ state.word
         weight = row(weights, arrival.client)
@@ -103,7 +103,7 @@ class SecureAflHardened:
         index = client.view(1)
         for kind in (state.lengths, state.word, state.record, state.gram, *state.bends):
             kind.index_fill_(0, index, 0)
-        state.gram.index_fill_(1, index, 0)
+        # The others' products with it stay until its next upload; nobody looks at them.
         return state._replace(sent=without_uploads(state.sent, client))
 
     def _heard(self, state: State, arrival: Arrival) -> tuple[Tensor, Bends]:
