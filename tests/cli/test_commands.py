@@ -16,6 +16,7 @@ def test_run_leaves_a_whole_folder_and_prints_a_table(cli):
         "provenance.json",
         "holdings.json",
         "events.jsonl",
+        "pace.jsonl",
         "result.json",
         "model.safetensors",
     }
