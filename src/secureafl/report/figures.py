@@ -13,13 +13,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from secureafl.look import BLACK, BLUE, MEANINGS, ORANGE, VERMILLION
 from secureafl.report.drawing import (
-    BLACK,
-    BLUE,
     FAR,
-    MEANINGS,
-    ORANGE,
-    VERMILLION,
     Picture,
     Style,
     drawable,

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from secureafl.labels import as_text, flatten
 from secureafl.report.drawing import Picture
 from secureafl.report.figures import clients, holdings, lipschitz, over_rounds
 from secureafl.report.headline import headlines, number
-from secureafl.report.labels import as_text, flatten
 from secureafl.report.tables import Late, Run, compare, read_runs
 from secureafl.report.writing import NOTHING, PAGE, fill, save
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from secureafl.core.errors import RunError, SecureAflError
 from secureafl.core.events import EvaluationEvent, Event
-from secureafl.report.labels import kind, label_runs
+from secureafl.labels import kind, label_runs
 from secureafl.results import (
     EVENTS,
     EXPERIMENT,

@@ -167,9 +167,7 @@ class Simulation:
 
         return found
 
-    def _received(
-        self, upload: Upload, reason: str, length: float
-    ) -> tuple[Later, ServerState]:
+    def _received(self, upload: Upload, reason: str, length: float) -> tuple[Later, ServerState]:
         """As `Server.receive`, but the verdict may still be under way."""
         state = self._state
         if reason:

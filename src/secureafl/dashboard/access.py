@@ -1,0 +1,49 @@
+"""Who may look: anybody on this machine, or whoever has the token."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from collections.abc import Mapping
+from http.cookies import CookieError, SimpleCookie
+from typing import NamedTuple
+
+COOKIE = "secureafl_token"
+_NAMES = ("localhost", "127.0.0.1", "[::1]")
+
+
+class Access(NamedTuple):
+    """What a request must show."""
+
+    token: str | None  # None: served to this machine alone, no token needed
+
+    def refusal(self, headers: Mapping[str, str], query: Mapping[str, list[str]]) -> str:
+        """Why a request is turned away; empty if it is not."""
+        if self.token is None:
+            # Another site may point its own name at 127.0.0.1; its name is then in this header.
+            host = headers.get("Host", "").rsplit(":", 1)[0] if "Host" in headers else ""
+            return "" if host in _NAMES else "ask for this page by the address it was printed with"
+        shown = [*query.get("token", []), _bearer(headers), _cookie(headers)]
+        right = [hmac.compare_digest(one.encode(), self.token.encode()) for one in shown]
+        return "" if any(right) else "this page needs its token: open the address as printed"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _bearer(headers: Mapping[str, str]) -> str:
+    kind, _, token = headers.get("Authorization", "").partition(" ")
+    return token if kind.lower() == "bearer" else ""
+
+
+def _cookie(headers: Mapping[str, str]) -> str:
+    try:
+        found = SimpleCookie(headers.get("Cookie", "")).get(COOKIE)
+    except CookieError:
+        return ""
+    return found.value if found else ""

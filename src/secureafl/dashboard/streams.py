@@ -1,0 +1,106 @@
+"""Server-sent events: what a page is told for as long as it is open."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from secureafl.core.errors import RunError
+from secureafl.dashboard.client import History
+from secureafl.dashboard.messages import Place, told
+from secureafl.dashboard.runs import Runs
+from secureafl.digest.watch import Watch
+
+_SECONDS = 1.0  # between two messages
+_CATCH_UP_SECONDS = 0.4  # while a long file is still being read
+_LIST_SECONDS = 3.0
+_BEAT_SECONDS = 10.0  # a line now and then, so that both sides notice when the other is gone
+_BOOT = secrets.token_hex(4)  # ids of an earlier server mean nothing to this one
+
+
+def overview(
+    runs: Runs, front: str, others: Sequence[str], first_lane: int, last_id: str
+) -> Iterator[bytes]:
+    """The run in front with everything, others with their curves, and the list of runs."""
+    watches = {name: found for name in (front, *others) if (found := runs.watch(name))}
+    places = _places(last_id, list(watches))
+    versions = dict.fromkeys(watches, -1)
+    listing, listed, beaten = "", float("-inf"), time.monotonic()
+    while True:
+        began = time.monotonic()
+        if began - listed >= _LIST_SECONDS:
+            fresh = json.dumps(runs.briefs())
+            listed = began
+            if fresh != listing:
+                listing, beaten = fresh, began
+                yield _event("runs", fresh)
+        more = False
+        for name, watch in watches.items():
+            more |= _read_on(watch)
+            with watch.lock:
+                if watch.version == versions[name]:
+                    continue
+                versions[name] = watch.version
+                message, places[name] = told(name, watch, places[name], name == front, first_lane)
+            beaten = time.monotonic()
+            yield _event("run", _json(message), _id(places))
+        if time.monotonic() - beaten >= _BEAT_SECONDS:
+            beaten = time.monotonic()
+            yield b": still here\n\n"
+        if not more:
+            time.sleep(_SECONDS)
+
+
+def one_client(watch: Watch, client: int) -> Iterator[bytes]:
+    """The history of one client; a reader who comes back is told all of it again."""
+    history = History(watch, client)
+    beaten, first = time.monotonic(), True
+    while True:
+        try:
+            more = _read_on(watch)
+            new, further = history.refresh()
+        except RunError as error:
+            yield _event("problem", _json(str(error)))
+            new = more = further = False
+        if (new or first) and not more:
+            first, beaten = False, time.monotonic()
+            with watch.lock:
+                yield _event("client", _json(history.message()))
+        if time.monotonic() - beaten >= _BEAT_SECONDS:
+            beaten = time.monotonic()
+            yield b": still here\n\n"
+        if not (more or further):
+            time.sleep(_SECONDS)
+
+
+def _read_on(watch: Watch) -> bool:
+    """Read for a while; True if that was not enough."""
+    began, more = time.monotonic(), True
+    while more and time.monotonic() - began < _CATCH_UP_SECONDS:
+        more = watch.refresh()
+    return more
+
+
+def _event(kind: str, data: str, id_: str = "") -> bytes:
+    head = f"id: {id_}\n" if id_ else ""
+    return f"{head}event: {kind}\ndata: {data}\n\n".encode()
+
+
+def _json(value: Any) -> str:
+    # Lone surrogates of damaged names become escapes, which every browser reads.
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))
+
+
+def _id(places: Mapping[str, Place]) -> str:
+    return "|".join([_BOOT, *(place.as_text() for place in places.values())])
+
+
+def _places(last_id: str, names: Sequence[str]) -> dict[str, Place]:
+    """Where a reader who comes back had got to; the same address means the same runs."""
+    boot, *texts = last_id.split("|")
+    if boot != _BOOT or len(texts) != len(names):
+        return {name: Place() for name in names}
+    return {name: Place.from_text(text) for name, text in zip(names, texts, strict=True)}

@@ -1,0 +1,95 @@
+"""How much a client stands out, from what the server saw of it: never from who was planted.
+
+Two signs, each between 0 (as everybody) and 1:
+
+refusals   How much more often than the median client's its latest uploads were refused, as a
+           share of how much more often they could be.
+distance   1 - 1/k where its latest uploads lie k times as far from what the defence compares
+           them with as the median upload of that time: 1/2 at twice as far, 9/10 at ten times.
+           A defence that measures no distance leaves the length of the uploads.
+
+Together: 1 - (1 - refusals)(1 - distance). Each upload weighs 0.95 of the client's next one, and
+everybody is credited with two uploads like the median's: one bad upload is no verdict.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable
+from typing import NamedTuple
+
+DECAY = 0.95
+CREDIT = 2.0
+DISTANCES = ("distance", "norm")  # scores that say how far an upload lies; the first there counts
+HIGH, RAISED = 0.7, 0.4  # from where on the page calls it so
+_SLOWEST = 0.02  # how far the typical distance moves with an upload, in its logarithm
+
+
+class Typical:
+    """A running median of logarithms: half of the latest lie below."""
+
+    def __init__(self) -> None:
+        self._value, self._seen = 0.0, 0
+
+    def excess(self, distance: float) -> float:
+        """How far this one lies above those before it, as a logarithm; it is counted after."""
+        found = math.log(distance)
+        if not self._seen:
+            self._value = found
+        above = found - self._value
+        self._seen += 1
+        # Steps up for half of the values and down for the others balance at the median.
+        step = max(_SLOWEST, 2 / self._seen)
+        self._value += min(step, max(-step, above))
+        return above
+
+
+class Record:
+    """What the server saw of one client lately."""
+
+    __slots__ = ("excess", "measured", "refused", "weight")
+
+    def __init__(self) -> None:
+        self.weight = self.refused = 0.0
+        self.measured = self.excess = 0.0
+
+    def add(self, accepted: bool, excess: float | None) -> None:
+        """Note one upload, and how far above the typical distance it lay."""
+        self.weight = DECAY * self.weight + 1
+        self.refused = DECAY * self.refused + (not accepted)
+        if excess is not None:
+            self.measured = DECAY * self.measured + 1
+            self.excess = DECAY * self.excess + excess
+
+
+class Signs(NamedTuple):
+    """Between 0 and 1 each."""
+
+    refusals: float
+    distance: float
+
+    @property
+    def suspicion(self) -> float:
+        """Both together."""
+        return 1 - (1 - self.refusals) * (1 - self.distance)
+
+
+def judge(records: Iterable[Record]) -> list[Signs]:
+    """Each client beside the others."""
+    records = list(records)
+    shares = [record.refused / record.weight for record in records]
+    usual = statistics.median(shares) if shares else 0.0
+    return [Signs(_refusals(record, usual), _distance(record)) for record in records]
+
+
+def _refusals(record: Record, usual: float) -> float:
+    if usual >= 1:
+        return 0.0
+    share = (record.refused + CREDIT * usual) / (record.weight + CREDIT)
+    return max(0.0, share - usual) / (1 - usual)
+
+
+def _distance(record: Record) -> float:
+    mean = record.excess / (record.measured + CREDIT)
+    return 1 - math.exp(-max(0.0, mean))
