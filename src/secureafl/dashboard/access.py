@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
 from typing import NamedTuple
 
+from secureafl.core.errors import ConfigError
+
 COOKIE = "secureafl_token"
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{16,200}")  # long enough not to be guessed, fit for a cookie
 _NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -26,6 +30,15 @@ class Access(NamedTuple):
         shown = [*query.get("token", []), _bearer(headers), _cookie(headers)]
         right = [hmac.compare_digest(one.encode(), self.token.encode()) for one in shown]
         return "" if any(right) else "this page needs its token: open the address as printed"
+
+
+def access_to(host: str, token: str | None) -> Access:
+    """What requests to this address must show."""
+    if token is None and not is_loopback(host):
+        raise ConfigError(f"host = {host!r}: others can reach it, so a token is needed")
+    if token is not None and not _TOKEN.fullmatch(token):
+        raise ConfigError("the token is unfit: give 16 or more letters, digits, - or _")
+    return Access(token)
 
 
 def is_loopback(host: str) -> bool:

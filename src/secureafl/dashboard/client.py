@@ -13,7 +13,7 @@ from secureafl.digest.thinned import Cursor, Thinned
 from secureafl.digest.watch import Watch
 from secureafl.results import EVENTS
 
-HISTORY, TABLE = 2000, 100  # uploads drawn, and listed
+HISTORY, TABLE = 2000, 50  # uploads drawn, and listed
 
 
 class History:

@@ -14,7 +14,7 @@ from secureafl.digest.thinned import Cursor, Thinned
 from secureafl.digest.watch import Watch
 from secureafl.labels import as_text, flatten, kind
 
-LANES = 50  # clients on a page
+LANES = 25  # clients on a page
 _NAMED = 12  # clients named in the verdict
 _LONGEST = 2000  # characters of a setting
 
@@ -140,7 +140,7 @@ def _verdict(digest: Digest, signs: dict[int, Signs]) -> dict[str, Any]:
     planted = digest.planted
     return {
         "high": len(high),
-        "named": high[:_NAMED],
+        "named": sorted(high[:_NAMED]),
         "raised": raised,
         "planted": len(planted),
         "planted_on_top": len(planted & set(list(signs)[: len(planted)])),

@@ -39,6 +39,13 @@ class Runs:
             self._search()
             return list(self._found)
 
+    def newest(self) -> str:
+        """The run that was written last; empty if there is none."""
+        with self._lock:
+            self._search()
+            stamps = {name: _stamp(path / EVENTS) or (0, 0) for name, path in self._found.items()}
+            return max(stamps, key=lambda name: stamps[name], default="")
+
     def watch(self, name: str) -> Watch | None:
         """The run of this name, to be followed; None if there is none."""
         with self._lock:
@@ -71,9 +78,9 @@ class Runs:
             self._found = {self.root.name: self.root}
         else:
             paths = _inside(self.root, _DEEPEST)
-            fresh = {path.relative_to(self.root).as_posix(): path for path in sorted(paths)}
+            fresh = {path.relative_to(self.root).as_posix(): path for path in paths}
             # A run that was seen stays listed: its page says that the folder is gone.
-            self._found |= fresh
+            self._found = dict(sorted((self._found | fresh).items()))
         self._searched = time.monotonic()
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from secureafl.core.errors import ConfigError
-from secureafl.dashboard.access import COOKIE, Access, is_loopback
+from secureafl.dashboard.access import COOKIE, access_to
 from secureafl.dashboard.runs import Runs
 from secureafl.dashboard.streams import one_client, overview
 from secureafl.look import COLOURS, MEANINGS, style_sheet
@@ -48,9 +48,7 @@ class Dashboard(ThreadingHTTPServer):
 
     def __init__(self, root: Path, host: str, port: int, token: str | None) -> None:
         """Port 0 takes any that is free; an address others can reach needs a token."""
-        if token is None and not is_loopback(host):
-            raise ConfigError(f"host = '{host}': others can reach it, so a token is needed")
-        self.runs, self.access = Runs(root), Access(token)
+        self.runs, self.access = Runs(root), access_to(host, token)
         self.files = _files()
         self.streams = threading.BoundedSemaphore(_MOST_STREAMS)
         if ":" in host:
@@ -116,7 +114,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _stream_overview(self, query: dict[str, list[str]]) -> None:
         runs = self.server.runs
         names = runs.names()
-        front = query.get("run", names[:1] or [""])[0]
+        front = query.get("run", [runs.newest()])[0]
         if front and front not in names:
             self._send(404, "text/plain", "no such run")
             return

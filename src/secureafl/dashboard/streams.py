@@ -15,7 +15,8 @@ from secureafl.dashboard.runs import Runs
 from secureafl.digest.watch import Watch
 
 _SECONDS = 1.0  # between two messages
-_CATCH_UP_SECONDS = 0.4  # while a long file is still being read
+_FIRST_SECONDS = 0.3  # a page of a long run shows its beginning after this,
+_FURTHER_SECONDS = 1.5  # and then how far the reading has got as often as this
 _LIST_SECONDS = 3.0
 _BEAT_SECONDS = 10.0  # a line now and then, so that both sides notice when the other is gone
 _BOOT = secrets.token_hex(4)  # ids of an earlier server mean nothing to this one
@@ -39,7 +40,7 @@ def overview(
                 yield _event("runs", fresh)
         more = False
         for name, watch in watches.items():
-            more |= _read_on(watch)
+            more |= _read_on(watch, _FIRST_SECONDS if versions[name] < 0 else _FURTHER_SECONDS)
             with watch.lock:
                 if watch.version == versions[name]:
                     continue
@@ -60,7 +61,7 @@ def one_client(watch: Watch, client: int) -> Iterator[bytes]:
     beaten, first = time.monotonic(), True
     while True:
         try:
-            more = _read_on(watch)
+            more = _read_on(watch, _FURTHER_SECONDS)
             new, further = history.refresh()
         except RunError as error:
             yield _event("problem", _json(str(error)))
@@ -76,10 +77,10 @@ def one_client(watch: Watch, client: int) -> Iterator[bytes]:
             time.sleep(_SECONDS)
 
 
-def _read_on(watch: Watch) -> bool:
+def _read_on(watch: Watch, seconds: float) -> bool:
     """Read for a while; True if that was not enough."""
     began, more = time.monotonic(), True
-    while more and time.monotonic() - began < _CATCH_UP_SECONDS:
+    while more and time.monotonic() - began < seconds:
         more = watch.refresh()
     return more
 

@@ -14,8 +14,10 @@ everybody is credited with two uploads like the median's: one bad upload is no v
 
 from __future__ import annotations
 
+import bisect
 import math
 import statistics
+from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -23,25 +25,24 @@ DECAY = 0.95
 CREDIT = 2.0
 DISTANCES = ("distance", "norm")  # scores that say how far an upload lies; the first there counts
 HIGH, RAISED = 0.7, 0.4  # from where on the page calls it so
-_SLOWEST = 0.02  # how far the typical distance moves with an upload, in its logarithm
+_WINDOW = 201  # uploads whose median distance is the typical one
 
 
 class Typical:
-    """A running median of logarithms: half of the latest lie below."""
+    """The median of the latest distances, of all clients together."""
 
     def __init__(self) -> None:
-        self._value, self._seen = 0.0, 0
+        self._latest: deque[float] = deque()
+        self._sorted: list[float] = []
 
     def excess(self, distance: float) -> float:
-        """How far this one lies above those before it, as a logarithm; it is counted after."""
-        found = math.log(distance)
-        if not self._seen:
-            self._value = found
-        above = found - self._value
-        self._seen += 1
-        # Steps up for half of the values and down for the others balance at the median.
-        step = max(_SLOWEST, 2 / self._seen)
-        self._value += min(step, max(-step, above))
+        """The logarithm of how many times the median of those before this one is; counts it."""
+        found, known = math.log(distance), self._sorted
+        above = found - known[len(known) // 2] if known else 0.0
+        self._latest.append(found)
+        bisect.insort(known, found)
+        if len(known) > _WINDOW:
+            del known[bisect.bisect_left(known, self._latest.popleft())]
         return above
 
 

@@ -3,9 +3,10 @@ import uPlot from "./uPlot.esm.js";
 import { figure, make, say, table, whole } from "./dom.js";
 import { COLOURS } from "./look.js";
 
-export const [BLUE, VERMILLION, GREEN, PURPLE, ORANGE] = COLOURS;
+export const [BLUE, VERMILLION, GREEN] = COLOURS;
+const ON_DARK = { "#0072B2": "#4AA3DF", "#000000": "#E6E9ED" }; // what would drown in a dark page
 const DASHES = [[], [8, 4], [8, 4, 2, 4], [2, 3]];
-const HEIGHT = 220;
+export const HEIGHT = 220;
 const MOST_ROWS = 200;
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
@@ -13,9 +14,12 @@ export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
+export function tone(name) {
+  return (dark.matches && ON_DARK[name]) || name;
+}
+
 export function lineStyle(number) {
-  const tone = COLOURS[number % COLOURS.length];
-  return { stroke: tone === "#000000" ? colour("ink") : tone, dash: DASHES[number % DASHES.length], width: 2 };
+  return { stroke: tone(COLOURS[number % COLOURS.length]), dash: DASHES[number % DASHES.length], width: 2 };
 }
 
 // One chart with a title, a sentence, the picture, and its figures as a table for those who want them.
@@ -54,8 +58,13 @@ export class Chart {
     return Math.max(200, Math.floor(this.picture.clientWidth));
   }
 
+  resize(height) {
+    this.height = height;
+    this.fit();
+  }
+
   fit() {
-    if (this.plot && this.plot.width !== this.width()) this.plot.setSize({ width: this.width(), height: this.height });
+    if (this.plot && (this.plot.width !== this.width() || this.plot.height !== this.height)) this.plot.setSize({ width: this.width(), height: this.height });
   }
 
   build() {
@@ -67,7 +76,7 @@ export class Chart {
         width: this.width(),
         height: this.height,
         scales: { x: { time: false }, y: this.scale() },
-        axes: [axis(this.xLabel), { ...axis(""), size: 56, values: (_, ticks) => ticks.map((t) => (t === null ? "" : short(t))) }],
+        axes: [axis(this.xLabel), { ...axis(""), size: 56, values: (_, ticks) => ticks.map(short), ...(this.logarithmic ? { splits: decades } : {}) }],
         series: [{ label: this.xLabel, value: (_, v) => whole(v) }, ...lines],
         cursor: { points: { size: 7 }, drag: { x: true, y: false } },
         legend: { live: true },
@@ -98,15 +107,24 @@ export class Chart {
 }
 
 function short(tick) {
-  return Math.abs(tick) >= 1e5 || (tick !== 0 && Math.abs(tick) < 1e-3) ? tick.toExponential(0) : String(+tick.toPrecision(6));
+  if (tick === null) return ""; // a tick of a logarithmic axis that has no room for its number
+  return Math.abs(tick) >= 1e4 || (tick !== 0 && Math.abs(tick) < 1e-3) ? tick.toExponential(0) : String(+tick.toPrecision(6));
 }
 
 function axis(label) {
   const grid = { stroke: colour("line"), width: 1 };
-  return { label: label || undefined, labelSize: 20, labelFont: FONT, font: FONT, stroke: colour("soft"), grid, ticks: { ...grid, size: 4 } };
+  const room = label ? { label, labelSize: 16, labelGap: -4, labelFont: FONT, size: 30 } : {};
+  return { ...room, font: FONT, stroke: colour("soft"), grid, gap: 4, ticks: { ...grid, size: 4 } };
 }
 
 const FONT = "12px system-ui, sans-serif";
+
+// Powers of ten, at most seven of them.
+function decades(_, __, low, high) {
+  const [first, last] = [Math.ceil(Math.log10(low) - 1e-9), Math.floor(Math.log10(high) + 1e-9)];
+  const stride = Math.ceil((last - first + 1) / 7);
+  return Array.from({ length: Math.floor((last - first) / stride) + 1 }, (_, i) => 10 ** (first + i * stride));
+}
 
 function wide(low, high) {
   if (!(low > 0) || !(high > 0)) return [0.1, 10];

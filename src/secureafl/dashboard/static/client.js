@@ -1,6 +1,6 @@
 // The page of one client: its whole history.
 import { address, byId, card, figure, make, percent, say, whole } from "./dom.js";
-import { BLUE, Chart, VERMILLION, colour, marks } from "./charts.js";
+import { BLUE, Chart, VERMILLION, colour, marks, tone } from "./charts.js";
 import { level } from "./lanes.js";
 import { listen } from "./store.js";
 import { facts, showProblems } from "./head.js";
@@ -18,7 +18,7 @@ export class ClientPage {
     this.staleness = new Chart("Staleness over rounds", { floor: 0 });
     this.latest = make("div");
     const back = make("p", {}, make("a", { href: address({ client: null }) }, "← all clients"));
-    view.replaceChildren(back, make("div", { class: "grid" }, this.score.root, this.distance.root, this.staleness.root), card("Its last uploads", this.latest));
+    view.replaceChildren(back, make("div", { class: "grid three" }, this.score.root, this.distance.root, this.staleness.root), card("Its last uploads", this.latest));
     document.title = `Client ${client} · ${run ?? ""} · SecureAFL`;
     say(byId("name"), run ?? "");
     say(byId("verdict"), `Client ${client}: reading its history …`);
@@ -40,9 +40,9 @@ export class ClientPage {
     this.draw(this.score, message.name, this.columns.value, this.columns.bound);
     this.distance.root.hidden = message.measure === null || message.measure === message.name;
     this.draw(this.distance, message.measure, this.columns.distance, null);
-    const line = { label: "staleness", paths: marks("circle"), value: (_, v) => whole(v), style: () => ({ stroke: BLUE, width: 1 }) };
+    const line = { label: "staleness", paths: marks("circle"), value: (_, v) => whole(v), style: () => ({ stroke: tone(BLUE), width: 1 }) };
     this.staleness.show([line], [this.columns.round, this.columns.staleness], "");
-    if (!this.latest.contains(document.activeElement)) this.latest.replaceChildren(uploadsTable("Its last uploads", message.latest, (one) => String(one.client)));
+    if (!this.latest.contains(document.activeElement)) this.latest.replaceChildren(uploadsTable("Its last uploads", message.latest));
   }
 
   tell(lane) {

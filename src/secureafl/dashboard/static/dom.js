@@ -31,6 +31,7 @@ export function figure(value) {
   const size = Math.abs(value);
   if (size === 0) return "0";
   if (size >= 1e5 || size < 1e-3) return value.toExponential(1);
+  if (size >= 1000) return GROUPED.format(Math.round(value));
   return size >= 100 ? value.toFixed(0) : size >= 10 ? value.toFixed(1) : value.toFixed(3);
 }
 

@@ -5,7 +5,7 @@ import { drawMarks } from "./charts.js";
 const HEADINGS = [
   ["Client", ""],
   ["Suspicion", ""],
-  ["Last uploads", ""],
+  ["Last uploads, newest right", ""],
   ["Refused", "n"],
   ["Why", ""],
   ["Distance", "n"],

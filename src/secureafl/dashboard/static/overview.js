@@ -1,6 +1,6 @@
 // The page of a run, with other runs laid over its curves.
 import { address, byId, card, figure, make, say, table, whole } from "./dom.js";
-import { BLUE, Chart, GREEN, VERMILLION, bars, colour, joined, lineStyle, marks } from "./charts.js";
+import { BLUE, Chart, GREEN, HEIGHT, VERMILLION, bars, colour, joined, lineStyle, marks, tone } from "./charts.js";
 import { MEANINGS } from "./look.js";
 import { Lanes, groundsText, verdictText } from "./lanes.js";
 import { Run, listen, rates } from "./store.js";
@@ -32,14 +32,13 @@ export class Overview {
     this.latest = make("div");
     this.settings = make("div");
     this.provenance = make("div");
-    this.curves = make("div", { class: "grid curves" });
+    this.small = make("div", { class: "stack" }, this.pace.root, this.staleness.root);
+    this.curves = make("div", { class: "grid" }, this.scores.root, this.small);
     this.listCard = card("Runs", this.list);
     this.listCard.hidden = true;
-    const small = make("div", { class: "stack" }, this.pace.root, this.staleness.root);
     view.replaceChildren(
       this.listCard,
       this.curves,
-      make("div", { class: "grid" }, this.scores.root, small),
       this.lanes.root,
       card("What the server did with the last uploads", this.latest),
       folded("Settings", this.settings),
@@ -90,7 +89,7 @@ export class Overview {
     say(byId("grounds"), run.head.uploads ? groundsText(run.verdict, run.head) : "");
     this.showScores(run);
     const [x, y] = rates(run.pace);
-    const line = { label: "updates/s", style: () => ({ stroke: GREEN, width: 2, fill: `${GREEN}22` }) };
+    const line = { label: "updates/s", value: (_, v) => figure(v), style: () => ({ stroke: GREEN, width: 2, fill: `${GREEN}22` }) };
     this.pace.show([line], [x, y], `Now ${figure(run.head.per_second)}.`);
     if (!x.length) say(this.pace.empty, "The run folder does not tell yet.");
     this.showStaleness(run.staleness);
@@ -123,7 +122,11 @@ export class Overview {
     const meaning = MEANINGS[metric];
     chart.tell(meaning ? `${meaning[0].toUpperCase()}${meaning.slice(1)}.` : "");
     this.charts.set(metric, chart);
-    this.curves.append(chart.root);
+    this.scores.root.before(chart.root);
+    // Two columns without a hole: the two small charts share a place, or have one each.
+    const apart = this.charts.size % 2 === 1;
+    this.small.classList.toggle("apart", apart);
+    this.scores.resize(apart ? HEIGHT : 2 * HEIGHT);
   }
 
   showScores({ scores, telling }) {
@@ -153,7 +156,7 @@ export class Overview {
   showStaleness({ width, bars: counts }) {
     const x = counts.map((_, i) => i * width);
     const label = "uploads";
-    const series = [{ label, paths: bars(), value: (_, v) => whole(v), style: () => ({ stroke: BLUE, fill: `${BLUE}99`, width: 1 }) }];
+    const series = [{ label, paths: bars(), value: (_, v) => whole(v), style: () => ({ stroke: tone(BLUE), fill: `${tone(BLUE)}99`, width: 1 }) }];
     const total = counts.reduce((sum, count) => sum + count, 0);
     const mean = total ? counts.reduce((sum, count, i) => sum + count * (i + 0.5 * (width - 1) / width) * width, 0) / total : null;
     this.staleness.show(series, total ? [x, counts] : [[]], `Mean ${figure(mean)} rounds.`);
@@ -162,10 +165,7 @@ export class Overview {
   showList(list) {
     this.listCard.hidden = list.length < 2;
     if (!list.length) say(byId("verdict"), "No run here yet. As soon as one begins, it is shown.");
-    if (!this.front && list.length) {
-      this.front = list[0].name;
-      this.connect();
-    }
+    if (!this.front && list.length) this.connect(); // the first one has turned up
     if (list.length < 2 || JSON.stringify(list) === this.listed) return;
     this.listed = JSON.stringify(list);
     const rows = list.map((one) => [
@@ -209,11 +209,11 @@ export function outcome(upload) {
   return upload.stepped ? "refused, the model moved without it" : "refused, the model stayed";
 }
 
-export function uploadsTable(label, uploads, clientOf) {
-  const headings = [["Round", "n"], ["Client", "n"], ["What happened", ""], ["Why", ""], ["Staleness", "n"], ["Scores", ""]];
+export function uploadsTable(label, uploads, clientOf = null) {
+  const headings = [["Round", "n"], ...(clientOf ? [["Client", "n"]] : []), ["What happened", ""], ["Why", ""], ["Staleness", "n"], ["Scores", ""]];
   const rows = uploads.map((one) => [
     whole(one.round),
-    clientOf(one),
+    ...(clientOf ? [clientOf(one)] : []),
     make("span", { class: one.accepted ? "yes" : "no" }, outcome(one)),
     one.reason || "–",
     whole(one.staleness),
