@@ -18,7 +18,7 @@ _SECONDS = 1.0  # between two messages
 _FIRST_SECONDS = 0.3  # a page of a long run shows its beginning after this,
 _FURTHER_SECONDS = 1.5  # and then how far the reading has got as often as this
 _LIST_SECONDS = 3.0
-_BEAT_SECONDS = 10.0  # a line now and then, so that both sides notice when the other is gone
+_BEAT_SECONDS = 2.0  # a line now and then: only so is it noticed that a page was closed
 _BOOT = secrets.token_hex(4)  # ids of an earlier server mean nothing to this one
 
 

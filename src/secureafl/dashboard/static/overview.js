@@ -75,7 +75,10 @@ export class Overview {
 
   take(message) {
     const name = message.head.name;
-    this.front ??= name;
+    if (!this.front) {
+      this.front = name;
+      this.remember(); // links from here lead to this run, whichever is the newest by then
+    }
     if (!this.runs.has(name)) this.runs.set(name, new Run(name));
     this.runs.get(name).take(message);
     if (name === this.front) this.showFront(this.runs.get(name));
@@ -165,7 +168,8 @@ export class Overview {
   showList(list) {
     this.listCard.hidden = list.length < 2;
     if (!list.length) say(byId("verdict"), "No run here yet. As soon as one begins, it is shown.");
-    if (!this.front && list.length) this.connect(); // the first one has turned up
+    if (this.waiting && list.length) this.connect(); // the first one has turned up
+    this.waiting = !list.length;
     if (list.length < 2 || JSON.stringify(list) === this.listed) return;
     this.listed = JSON.stringify(list);
     const rows = list.map((one) => [
