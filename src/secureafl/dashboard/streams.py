@@ -15,7 +15,7 @@ from secureafl.dashboard.runs import Runs
 from secureafl.digest.watch import Watch
 
 _SECONDS = 1.0  # between two messages
-_FIRST_SECONDS = 0.3  # a page of a long run shows its beginning after this,
+_FIRST_SECONDS = 0.1  # a page of a long run shows its beginning after this,
 _FURTHER_SECONDS = 1.5  # and then how far the reading has got as often as this
 _LIST_SECONDS = 3.0
 _BEAT_SECONDS = 2.0  # a line now and then: only so is it noticed that a page was closed

@@ -103,33 +103,32 @@ class Digest:
         self.staleness[event.staleness] += 1
         if not event.accepted:
             count(self.reasons, event.reason)
-        if event.reason == _NOBODY:
-            return
-        self._note_score(event)
-        distance = self._distance(event)
+            if event.reason == _NOBODY:
+                return
+        if self.telling is None or self.measure is None:
+            self._choose(event)
+        scores = event.scores
+        if self.telling:
+            self._note_score(event, *self.telling)
+        distance = scores.get(self.measure, math.nan) if self.measure else math.nan
         excess = self._typical.excess(distance) if distance > 0 else None
         client = self.clients.get(event.client)
         if client is None:
             client = self.clients[event.client] = Client()
         client.add(event, distance, excess)
 
-    def _note_score(self, event: ArrivalEvent) -> None:
-        if self.telling is None:
-            found = (pair for pair in _TELLING if pair[0] in event.scores)
-            self.telling = next(found, None)
-        if self.telling is None:
-            return
-        name, bound = self.telling
-        value, limit = event.scores.get(name), event.scores.get(bound or "", math.nan)
-        if value is not None and value == value:
-            one = (event.round, event.client, event.accepted, event.malicious)
-            self.scores.add(Score(*one, value, math.nan if limit is None else limit))
-
-    def _distance(self, event: ArrivalEvent) -> float:
-        if self.measure is None:
+    def _choose(self, event: ArrivalEvent) -> None:
+        """What to draw and what to measure by: the first upload that has scores decides."""
+        if event.scores:
+            self.telling = next((pair for pair in _TELLING if pair[0] in event.scores), None)
             self.measure = next((name for name in DISTANCES if name in event.scores), None)
-        found = event.scores.get(self.measure) if self.measure else None
-        return math.nan if found is None else found
+
+    def _note_score(self, event: ArrivalEvent, name: str, bound: str | None) -> None:
+        value = event.scores.get(name, math.nan)
+        if value == value:
+            limit = event.scores.get(bound, math.nan) if bound else math.nan
+            one = (event.round, event.client, event.accepted, event.malicious)
+            self.scores.add(Score(*one, value, limit))
 
     @property
     def signs(self) -> dict[int, Signs]:

@@ -9,13 +9,15 @@ import json
 import math
 from collections.abc import Sequence
 from math import isfinite
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event
 
 _LARGEST = 2**53  # beyond, a browser's numbers are no longer whole
 _MOST_SCORES, _LONGEST_TEXT = 16, 200
-_TYPES = (int, int, bool, int, bool, bool, str, dict)  # of an arrival's fields, in their order
+_VALUES = itemgetter(*ArrivalEvent._fields)
+_TYPES = (int, int, bool, int, bool, bool, str, dict)  # of these
 
 
 class Parsed(NamedTuple):
@@ -31,47 +33,57 @@ def parse(lines: Sequence[bytes]) -> Parsed:
     damaged: list[tuple[int, str]] = []
     for place, fields in enumerate(_objects(lines)):
         try:
-            events.append(checked(event_of(fields)))
+            events.append(event_of(fields))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             damaged.append((place, f"{type(error).__name__}: {error}"[:_LONGEST_TEXT]))
     return Parsed(events, damaged)
 
 
 def event_of(fields: Any) -> Event:
-    """The event with these fields, whatever their types; `fields` is used up."""
+    """The event with these fields, if all have the types they should; undefined figures are NaN."""
     if not isinstance(fields, dict):
         raise TypeError("no JSON object")
-    cls = {"arrival": ArrivalEvent, "evaluation": EvaluationEvent}[fields.pop("event")]
-    return cls(**fields)
+    if fields.get("event") == "arrival":
+        return _arrival(fields)
+    if fields.keys() != {"event", "round", "metrics"} or fields["event"] != "evaluation":
+        raise ValueError("neither an arrival nor an evaluation")
+    _require_count("round", fields["round"])
+    return EvaluationEvent(fields["round"], _numbers(fields["metrics"]))
 
 
-def checked(event: Event) -> Event:
-    """The event, if its fields have the types they should; undefined figures become NaN."""
-    if isinstance(event, EvaluationEvent):
-        _require_count("round", event.round)
-        return EvaluationEvent(event.round, _numbers(event.metrics))
-    if tuple(map(type, event)) != _TYPES:
-        for name, value, type_ in zip(event._fields, event, _TYPES, strict=True):
-            if type(value) is not type_:
-                raise TypeError(f"{name} is not of type {type_.__name__}")
-    *facts, reason, scores = event
-    for name, value in (("round", facts[0]), ("client", facts[1]), ("staleness", facts[3])):
-        _require_count(name, value)
-    return ArrivalEvent(*facts, reason[:_LONGEST_TEXT], _numbers(scores))
+def _arrival(fields: dict[str, Any]) -> ArrivalEvent:
+    values = _VALUES(fields)
+    if tuple(map(type, values)) != _TYPES or len(fields) != len(_TYPES) + 1:
+        raise TypeError(_difference(fields))
+    round_, client, malicious, staleness, accepted, stepped, reason, scores = values
+    if not (0 <= round_ < _LARGEST and 0 <= client < _LARGEST and 0 <= staleness < _LARGEST):
+        raise ValueError("round, client or staleness out of range")
+    if len(reason) > _LONGEST_TEXT:
+        reason = reason[:_LONGEST_TEXT]
+    facts = (round_, client, malicious, staleness, accepted, stepped, reason, _numbers(scores))
+    return ArrivalEvent(*facts)
+
+
+def _difference(fields: dict[str, Any]) -> str:
+    names = ArrivalEvent._fields
+    wrong = [n for n, t in zip(names, _TYPES, strict=True) if type(fields[n]) is not t]
+    return f"{wrong[0]} is of the wrong type" if wrong else "fields that no arrival has"
 
 
 def number(value: Any) -> float:
     """A figure; NaN where it is undefined."""
-    if type(value) is float and isfinite(value):  # as nearly always
-        return value
     found = math.nan if value is None else float(value)
     return found if isfinite(found) else math.nan
 
 
 def _numbers(figures: dict[str, Any]) -> dict[str, float | None]:
+    """The same figures, with NaN for what is undefined."""
     if len(figures) > _MOST_SCORES:
         raise ValueError(f"more than {_MOST_SCORES} figures")
-    return {name: number(value) for name, value in figures.items()}
+    for name, value in figures.items():
+        if type(value) is not float or not isfinite(value):
+            figures[name] = number(value)
+    return figures
 
 
 def _require_count(name: str, value: Any) -> None:
