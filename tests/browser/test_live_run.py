@@ -7,13 +7,17 @@ import pytest
 
 # 12 clients of whom 3 upload noise; more rounds than the test waits for.
 RUN = ("--clients", 12, "--set", "malicious=3", "--attack", "gaussian", "--rounds", 1_000_000)
-SEEN = """() => ({
-    rounds: Number(document.querySelector('#facts dd')?.textContent.split(' ')[0].replaceAll(',', '')),
-    state: document.querySelector('#state').dataset.state,
-    planted: [...document.querySelectorAll('.lanes tbody tr')].map((row) => !row.querySelector('.planted').hidden),
-    uploads: [...document.querySelectorAll('.lanes tbody tr td:last-child')].map((cell) => Number(cell.textContent.replaceAll(',', ''))),
-    sessions: document.querySelectorAll('[aria-label=Sessions] thead th').length - 1,
-})"""
+SEEN = """() => {
+    const number = (element) => Number(element?.textContent.split(' ')[0].replaceAll(',', ''));
+    const rows = [...document.querySelectorAll('.lanes tbody tr')];
+    return {
+        rounds: number(document.querySelector('#facts dd')),
+        state: document.querySelector('#state').dataset.state,
+        planted: rows.map((row) => !row.querySelector('.planted').hidden),
+        uploads: rows.map((row) => number(row.lastElementChild)),
+        sessions: document.querySelectorAll('[aria-label=Sessions] thead th').length - 1,
+    };
+}"""
 
 
 def wait_until(page, holds, seconds=60):

@@ -108,7 +108,9 @@ def test_text_of_a_run_folder_stays_text(serve, open_page, tmp_path):
     found = [evaluation(0, **{HOSTILE: 0.5}), arrival(0, accepted=False, reason=HOSTILE)]
     run = write_run(tmp_path / "runs" / HOSTILE.replace("/", ""), found, 10, 4)
     (run / "experiment.toml").write_text(f'[defense]\nkind = "{HOSTILE}"\n')
-    (run / "provenance.json").write_text(json.dumps({HOSTILE: HOSTILE, "sessions": [{"a": HOSTILE}]}))
+    (run / "provenance.json").write_text(
+        json.dumps({HOSTILE: HOSTILE, "sessions": [{"a": HOSTILE}]})
+    )
     page = ready(open_page(serve(run)))
     page.get_by_text("Where the numbers come from").click()
     assert page.locator("img").count() == 0

@@ -1,3 +1,4 @@
+import itertools
 import json
 
 import pytest
@@ -79,7 +80,7 @@ def test_thinned_series_is_even_bounded_and_readers_never_miss_a_point(count, ro
     points = series.points
     assert len(points) <= room
     assert points[-1:] == list(range(count))[-1:]
-    gaps = {b - a for a, b in zip(points[:-1], points[1:-1], strict=False)}
+    gaps = {b - a for a, b in itertools.pairwise(points[:-1])}
     assert len(gaps) <= 1
 
 

@@ -83,7 +83,8 @@ def test_stream_tells_all_of_a_run_then_what_is_new(tmp_path, serve):
     assert whole["settings"]["defense.kind"] == "secure_afl"
     assert len(whole["lanes"]["rows"]) == 10
     assert {row["client"] for row in whole["lanes"]["rows"][:2]} == {0, 1}
-    assert whole["verdict"]["planted_on_top"] == 2
+    assert whole["verdict"] == "2 of 10 clients stand out: 0, 1"
+    assert "planted 2; 2 of them are on top" in whole["grounds"]
     with (path / "events.jsonl").open("a") as file:
         file.write(lines([evaluation(300, ter=0.1, asr=0.0), arrival(300)]))
     _, _, more = next(stream)

@@ -6,7 +6,8 @@ from collections import deque
 from typing import Any
 
 from secureafl.core.events import ArrivalEvent
-from secureafl.dashboard.messages import finite, lane, upload
+from secureafl.dashboard.messages import finite, upload
+from secureafl.digest.lanes import lanes
 from secureafl.digest.lines import parse
 from secureafl.digest.tail import Tail
 from secureafl.digest.thinned import Cursor, Thinned
@@ -65,9 +66,8 @@ class History:
         }
 
     def _lane(self) -> dict[str, Any] | None:
-        signs, clients = self._watch.digest.signs, self._watch.digest.clients
-        if self._client not in signs:
-            return None
-        rank = list(signs).index(self._client) + 1
-        found = lane(self._client, clients[self._client], signs[self._client])
-        return found | {"rank": rank, "of": len(signs)}
+        found = lanes(self._watch.digest)
+        for rank, lane in enumerate(found, 1):
+            if lane.client == self._client:
+                return lane._asdict() | {"rank": rank, "of": len(found)}
+        return None

@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from secureafl.core.events import ArrivalEvent, EvaluationEvent
-from secureafl.digest.digest import Client, Digest, Score
+from secureafl.digest.digest import Digest, Score
+from secureafl.digest.lanes import Lane, grounds, lanes, verdict
 from secureafl.digest.pace import Moment
-from secureafl.digest.suspicion import CREDIT, HIGH, RAISED, Signs
 from secureafl.digest.thinned import Cursor, Thinned
 from secureafl.digest.watch import Watch
 from secureafl.labels import as_text, flatten, kind
 
 LANES = 25  # clients on a page
-_NAMED = 12  # clients named in the verdict
 _LONGEST = 2000  # characters of a setting
 
 
@@ -59,14 +58,15 @@ def told(
 
 def _whole(watch: Watch, place: Place, first_lane: int) -> dict[str, Any]:
     digest = watch.digest
-    signs = digest.signs
+    found = lanes(digest)
     width, bars = digest.staleness_bars()
     return {
         "scores": _scores(digest, place.scores),
         "pace": _pace(watch.pace.moments, place.pace),
         "staleness": {"width": width, "bars": bars},
-        "verdict": _verdict(digest, signs),
-        "lanes": _lanes(watch, signs, first_lane),
+        "verdict": verdict(found),
+        "grounds": grounds(digest, found, kind(watch.settings, "defense")),
+        "lanes": _lanes(watch, found, first_lane),
         "latest": [upload(event) for event in reversed(digest.latest)],
         "reasons": dict(digest.reasons.most_common()),
         "settings": {k: v[:_LONGEST] for k, v in flatten(watch.settings).items()},
@@ -134,55 +134,12 @@ def _pace(series: Thinned[Moment], cursor: Cursor) -> dict[str, Any]:
     return {"start": start} | {name: [getattr(p, name) for p in points] for name in columns}
 
 
-def _verdict(digest: Digest, signs: dict[int, Signs]) -> dict[str, Any]:
-    high = [client for client, one in signs.items() if one.suspicion >= HIGH]
-    raised = sum(RAISED <= one.suspicion < HIGH for one in signs.values())
-    planted = digest.planted
-    return {
-        "high": len(high),
-        "named": sorted(high[:_NAMED]),
-        "raised": raised,
-        "planted": len(planted),
-        "planted_on_top": len(planted & set(list(signs)[: len(planted)])),
-        "refuses": bool(digest.reasons),
-        "measure": digest.measure,
-    }
-
-
-def _lanes(watch: Watch, signs: dict[int, Signs], first: int) -> dict[str, Any]:
-    order = list(signs)
-    first = min(max(0, first), max(0, (len(order) - 1) // LANES * LANES))
-    shown = order[first : first + LANES]
-    clients = watch.digest.clients
-    when = watch.pace.times(clients[number].last for number in shown)
-    rows = [
-        lane(number, clients[number], signs[number]) | {"when": time}
-        for number, time in zip(shown, when, strict=True)
-    ]
-    return {"first": first, "total": len(order), "size": LANES, "rows": rows}
-
-
-def lane(number: int, client: Client, signs: Signs) -> dict[str, Any]:
-    """One client, beside the others."""
-    record = client.record
-    known = record.measured > 0
-    return {
-        "client": number,
-        "suspicion": round(signs.suspicion, 4),
-        "refusals": round(signs.refusals, 4),
-        "times": finite(math.exp(min(99, record.excess / (record.measured + CREDIT))))
-        if known
-        else None,
-        "uploads": client.uploads,
-        "refused": client.uploads - client.accepted,
-        "reasons": dict(client.reasons.most_common(3)),
-        "last": client.last,
-        "staleness": client.staleness,
-        "mean_staleness": round(client.total_staleness / max(1, client.uploads), 2),
-        "distance": finite(client.distance),
-        "marks": "".join("01"[mark] for mark in client.marks),
-        "planted": client.poisoned > 0,
-    }
+def _lanes(watch: Watch, found: Sequence[Lane], first: int) -> dict[str, Any]:
+    first = min(max(0, first), max(0, (len(found) - 1) // LANES * LANES))
+    shown = found[first : first + LANES]
+    when = watch.pace.times(lane.last for lane in shown)
+    rows = [lane._asdict() | {"when": time} for lane, time in zip(shown, when, strict=True)]
+    return {"first": first, "total": len(found), "size": LANES, "rows": rows}
 
 
 def upload(event: ArrivalEvent) -> dict[str, Any]:

@@ -73,7 +73,7 @@ class Dashboard(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: Dashboard
+    server: Dashboard  # pyrefly: ignore  (of this class, always)
     timeout = _PATIENCE
     server_version, sys_version = "SecureAFL", ""
 
@@ -83,7 +83,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         url = urlsplit(self.path)
         query = parse_qs(url.query, max_num_fields=50)
-        refusal = self.server.access.refusal(self.headers, query)
+        refusal = self.server.access.refusal(dict(self.headers.items()), query)
         if refusal:
             self._send(403, _TYPES[".html"], f"<!doctype html><title>403</title><p>{refusal}")
         elif "token" in query:

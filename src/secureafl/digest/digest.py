@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event
-from secureafl.digest.suspicion import DISTANCES, Record, Signs, Typical, judge
+from secureafl.digest.suspicion import DISTANCES, Record, Typical
 from secureafl.digest.thinned import Thinned
 
 CURVE_POINTS, SCORE_POINTS = 2000, 4000
@@ -107,10 +107,9 @@ class Digest:
                 return
         if self.telling is None or self.measure is None:
             self._choose(event)
-        scores = event.scores
         if self.telling:
             self._note_score(event, *self.telling)
-        distance = scores.get(self.measure, math.nan) if self.measure else math.nan
+        distance = _score(event, self.measure)
         excess = self._typical.excess(distance) if distance > 0 else None
         client = self.clients.get(event.client)
         if client is None:
@@ -124,23 +123,10 @@ class Digest:
             self.measure = next((name for name in DISTANCES if name in event.scores), None)
 
     def _note_score(self, event: ArrivalEvent, name: str, bound: str | None) -> None:
-        value = event.scores.get(name, math.nan)
-        if value == value:
-            limit = event.scores.get(bound, math.nan) if bound else math.nan
+        value = _score(event, name)
+        if not math.isnan(value):
             one = (event.round, event.client, event.accepted, event.malicious)
-            self.scores.add(Score(*one, value, limit))
-
-    @property
-    def signs(self) -> dict[int, Signs]:
-        """Of every client, the most suspicious first."""
-        judged = judge(client.record for client in self.clients.values())
-        pairs = zip(self.clients, judged, strict=True)
-        return dict(sorted(pairs, key=lambda pair: (-pair[1].suspicion, pair[0])))
-
-    @property
-    def planted(self) -> set[int]:
-        """Clients that a simulation made malicious; a deployment knows of none."""
-        return {number for number, client in self.clients.items() if client.poisoned}
+            self.scores.add(Score(*one, value, _score(event, bound)))
 
     def staleness_bars(self) -> tuple[int, list[int]]:
         """How many stalenesses a bar covers, and how many uploads had these."""
@@ -150,6 +136,11 @@ class Digest:
         for staleness, uploads in self.staleness.items():
             bars[staleness // width] += uploads
         return width, bars
+
+
+def _score(event: ArrivalEvent, name: str | None) -> float:
+    found = event.scores.get(name) if name else None
+    return math.nan if found is None else found
 
 
 def count(reasons: Counter[str], reason: str) -> None:

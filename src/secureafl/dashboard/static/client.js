@@ -1,7 +1,6 @@
 // The page of one client: its whole history.
 import { address, byId, card, figure, make, percent, say, whole } from "./dom.js";
 import { BLUE, Chart, VERMILLION, colour, marks, tone } from "./charts.js";
-import { level } from "./lanes.js";
 import { listen } from "./store.js";
 import { facts, showProblems } from "./head.js";
 import { uploadsTable } from "./overview.js";
@@ -51,7 +50,7 @@ export class ClientPage {
       return;
     }
     const planted = lane.planted ? ", planted by the simulation" : "";
-    say(byId("verdict"), `Client ${this.client}: suspicion ${lane.suspicion.toFixed(2)} (${level(lane.suspicion)}${planted})`);
+    say(byId("verdict"), `Client ${this.client}: suspicion ${lane.suspicion.toFixed(2)} (${lane.level}${planted})`);
     const reasons = Object.entries(lane.reasons).map(([reason, count]) => `${reason || "no reason given"} ×${whole(count)}`);
     facts([
       ["Place by suspicion", `${whole(lane.rank)} of ${whole(lane.of)}`],

@@ -1,5 +1,5 @@
 // One lane per client, the most suspicious first.
-import { address, ago, byId, figure, make, percent, say, whole } from "./dom.js";
+import { address, ago, figure, make, percent, say, whole } from "./dom.js";
 import { drawMarks } from "./charts.js";
 
 const HEADINGS = [
@@ -13,13 +13,6 @@ const HEADINGS = [
   ["Last seen", "n"],
   ["Uploads", "n"],
 ];
-
-export const HIGH = 0.7;
-export const RAISED = 0.4;
-
-export function level(suspicion) {
-  return suspicion >= HIGH ? "high" : suspicion >= RAISED ? "raised" : "low";
-}
 
 export class Lanes {
   constructor(turn) {
@@ -86,7 +79,7 @@ export class Lanes {
 
   fill(lane, data, head) {
     const { cells } = lane;
-    const name = level(data.suspicion);
+    const name = data.level;
     lane.row.dataset.level = name;
     lane.row.dataset.client = data.client;
     lane.meter.firstChild.style.width = `${Math.round(100 * data.suspicion)}%`;
@@ -111,23 +104,4 @@ export class Lanes {
   repaint() {
     for (const lane of this.rows.values()) drawMarks(lane.canvas, lane.marks);
   }
-}
-
-export function verdictText(verdict, head) {
-  if (!head.uploads) return "No upload has come yet.";
-  const all = `${whole(head.seen)} ${head.seen === 1 ? "client" : "clients"}`;
-  if (!verdict.high) return verdict.raised ? `None of ${all} stands out clearly; ${whole(verdict.raised)} raised.` : `None of ${all} stands out.`;
-  const named = verdict.named.join(", ") + (verdict.high > verdict.named.length ? ", …" : "");
-  return `${whole(verdict.high)} of ${all} ${verdict.high === 1 ? "stands" : "stand"} out: ${named}`;
-}
-
-const MEASURES = { distance: "distance from what the defence compares with", norm: "length of uploads" };
-
-export function groundsText(verdict, head) {
-  const signs = [verdict.refuses ? "refusals" : null, MEASURES[verdict.measure] ?? null].filter(Boolean);
-  const why = signs.length
-    ? `Suspicion rests on ${signs.join(" and ")}.${verdict.refuses ? "" : ` ${head.defense} has refused no upload.`}`
-    : `${head.defense} gives no sign of who is poisoning: it refuses nothing and measures nothing, so the order below says nothing.`;
-  const truth = verdict.planted ? ` The simulation planted ${whole(verdict.planted)}; ${whole(verdict.planted_on_top)} of them are on top.` : "";
-  return `${why}${truth} A liar whose uploads look like everybody's is not seen here.`;
 }

@@ -2,7 +2,7 @@
 import { address, byId, card, figure, make, say, table, whole } from "./dom.js";
 import { BLUE, Chart, GREEN, HEIGHT, VERMILLION, bars, colour, joined, lineStyle, marks, tone } from "./charts.js";
 import { MEANINGS } from "./look.js";
-import { Lanes, groundsText, verdictText } from "./lanes.js";
+import { Lanes } from "./lanes.js";
 import { Run, listen, rates } from "./store.js";
 import { showFacts, showHead } from "./head.js";
 
@@ -88,8 +88,8 @@ export class Overview {
   showFront(run) {
     showHead(run.head);
     showFacts(run.head);
-    say(byId("verdict"), verdictText(run.verdict, run.head));
-    say(byId("grounds"), run.head.uploads ? groundsText(run.verdict, run.head) : "");
+    say(byId("verdict"), run.verdict);
+    say(byId("grounds"), run.grounds);
     this.showScores(run);
     const [x, y] = rates(run.pace);
     const line = { label: "updates/s", value: (_, v) => figure(v), style: () => ({ stroke: GREEN, width: 2, fill: `${GREEN}22` }) };
