@@ -44,8 +44,9 @@ def test_what_is_long_past_is_forgotten():
     assert found.suspicion < 0.05
 
 
-def test_where_all_is_refused_nobody_stands_out():
-    assert all(signs.refusals == 0 for signs in judge([record(1, None) for _ in range(4)]))
+def test_where_most_are_refused_nobody_is_suspected():
+    lost = [*(record(1, 1e9) for _ in range(6)), *(record(0, 1.0) for _ in range(4))]
+    assert all(signs.suspicion == 0 for signs in judge(lost))
 
 
 def test_typical_distance_is_a_median_that_follows_and_forgets_a_wild_start():

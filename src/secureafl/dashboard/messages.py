@@ -64,7 +64,7 @@ def _whole(watch: Watch, place: Place, first_lane: int) -> dict[str, Any]:
         "scores": _scores(digest, place.scores),
         "pace": _pace(watch.pace.moments, place.pace),
         "staleness": {"width": width, "bars": bars},
-        "verdict": verdict(found),
+        "verdict": verdict(digest, found),
         "grounds": grounds(digest, found, kind(watch.settings, "defense")),
         "lanes": _lanes(watch, found, first_lane),
         "latest": [upload(event) for event in reversed(digest.latest)],

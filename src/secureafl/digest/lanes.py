@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from secureafl.digest.digest import Client, Digest
-from secureafl.digest.suspicion import CREDIT, HIGH, RAISED, Signs, judge
+from secureafl.digest.suspicion import CREDIT, HIGH, LOST, RAISED, Signs, judge, usual_refusals
 
 _NAMED = 12  # clients named in a sentence
 _MOST_REASONS = 3
@@ -66,10 +66,12 @@ def _lane(number: int, client: Client, signs: Signs) -> Lane:
     )
 
 
-def verdict(found: Sequence[Lane]) -> str:
+def verdict(digest: Digest, found: Sequence[Lane]) -> str:
     """Who stands out."""
     if not found:
         return "No upload has come yet."
+    if usual_refusals(client.record for client in digest.clients.values()) > LOST:
+        return "Most uploads are refused: the model may be lost, and nobody can be singled out."
     everybody = f"{len(found):,} client{'s' if len(found) > 1 else ''}"
     high = [lane.client for lane in found if lane.level == "high"]
     if high:

@@ -6,18 +6,15 @@ A run folder may be damaged, or come from somebody else: what is not an event is
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
-from math import isfinite
-from operator import itemgetter
+from math import isfinite, nan
 from typing import Any, NamedTuple
 
 from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event
 
 _LARGEST = 2**53  # beyond, a browser's numbers are no longer whole
 _MOST_SCORES, _LONGEST_TEXT = 16, 200
-_VALUES = itemgetter(*ArrivalEvent._fields)
-_TYPES = (int, int, bool, int, bool, bool, str, dict)  # of these
+_TYPES = (int, int, bool, int, bool, bool, str, dict)  # of an arrival's fields, in their order
 
 
 class Parsed(NamedTuple):
@@ -34,7 +31,7 @@ def parse(lines: Sequence[bytes]) -> Parsed:
     for place, fields in enumerate(_objects(lines)):
         try:
             events.append(event_of(fields))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
             damaged.append((place, f"{type(error).__name__}: {error}"[:_LONGEST_TEXT]))
     return Parsed(events, damaged)
 
@@ -43,52 +40,47 @@ def event_of(fields: Any) -> Event:
     """The event with these fields, if all have the types they should; undefined figures are NaN."""
     if not isinstance(fields, dict):
         raise TypeError("no JSON object")
-    if fields.get("event") == "arrival":
-        return _arrival(fields)
-    if fields.keys() != {"event", "round", "metrics"} or fields["event"] != "evaluation":
-        raise ValueError("neither an arrival nor an evaluation")
-    _require_count("round", fields["round"])
-    return EvaluationEvent(fields["round"], _numbers(fields["metrics"]))
+    cls = {"arrival": ArrivalEvent, "evaluation": EvaluationEvent}[fields.pop("event")]
+    return checked(cls(**fields))
 
 
-def _arrival(fields: dict[str, Any]) -> ArrivalEvent:
-    values = _VALUES(fields)
-    if tuple(map(type, values)) != _TYPES or len(fields) != len(_TYPES) + 1:
-        raise TypeError(_difference(fields))
-    round_, client, malicious, staleness, accepted, stepped, reason, scores = values
-    if not (0 <= round_ < _LARGEST and 0 <= client < _LARGEST and 0 <= staleness < _LARGEST):
+def checked(event: Event) -> Event:
+    """The event, if its fields have the types they should; undefined figures become NaN."""
+    if isinstance(event, EvaluationEvent):
+        if type(event.round) is not int or not 0 <= event.round < _LARGEST:
+            raise ValueError("round is no whole number, or out of range")
+        return EvaluationEvent(event.round, _numbers(event.metrics))
+    if tuple(map(type, event)) != _TYPES:
+        pairs = zip(event._fields, map(type, event), _TYPES, strict=True)
+        raise TypeError(
+            ", ".join(f"{n} is not of type {t.__name__}" for n, f, t in pairs if f != t)
+        )
+    if min(event.round, event.client, event.staleness) < 0:
+        raise ValueError("round, client or staleness below 0")
+    if max(event.round, event.client, event.staleness) >= _LARGEST:
         raise ValueError("round, client or staleness out of range")
-    if len(reason) > _LONGEST_TEXT:
-        reason = reason[:_LONGEST_TEXT]
-    facts = (round_, client, malicious, staleness, accepted, stepped, reason, _numbers(scores))
-    return ArrivalEvent(*facts)
-
-
-def _difference(fields: dict[str, Any]) -> str:
-    names = ArrivalEvent._fields
-    wrong = [n for n, t in zip(names, _TYPES, strict=True) if type(fields[n]) is not t]
-    return f"{wrong[0]} is of the wrong type" if wrong else "fields that no arrival has"
+    if len(event.reason) > _LONGEST_TEXT:
+        event = event._replace(reason=event.reason[:_LONGEST_TEXT])
+    _numbers(event.scores)
+    return event
 
 
 def number(value: Any) -> float:
     """A figure; NaN where it is undefined."""
-    found = math.nan if value is None else float(value)
-    return found if isfinite(found) else math.nan
+    found = nan if value is None else float(value)
+    return found if isfinite(found) else nan
 
 
 def _numbers(figures: dict[str, Any]) -> dict[str, float | None]:
-    """The same figures, with NaN for what is undefined."""
+    """The same dictionary, with NaN for what is undefined."""
+    if not isinstance(figures, dict):
+        raise TypeError("figures are no JSON object")
     if len(figures) > _MOST_SCORES:
         raise ValueError(f"more than {_MOST_SCORES} figures")
     for name, value in figures.items():
         if type(value) is not float or not isfinite(value):
             figures[name] = number(value)
     return figures
-
-
-def _require_count(name: str, value: Any) -> None:
-    if type(value) is not int or not 0 <= value < _LARGEST:
-        raise ValueError(f"{name} is no whole number, or out of range")
 
 
 def _objects(lines: Sequence[bytes]) -> list[Any]:

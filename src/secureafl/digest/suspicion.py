@@ -10,6 +10,8 @@ distance   1 - 1/k where its latest uploads lie k times as far from what the def
 
 Together: 1 - (1 - refusals)(1 - distance). Each upload weighs 0.95 of the client's next one, and
 everybody is credited with two uploads like the median's: one bad upload is no verdict.
+Where the median client is refused more often than not, the model is lost or the defence is at odds
+with everybody: then nobody is suspected.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ DECAY = 0.95
 CREDIT = 2.0
 DISTANCES = ("distance", "norm")  # scores that say how far an upload lies; the first there counts
 HIGH, RAISED = 0.7, 0.4  # from where on the page calls it so
+LOST = 0.5  # usual refusals above which nobody is suspected
 _WINDOW = 201  # uploads whose median distance is the typical one
 
 
@@ -76,17 +79,21 @@ class Signs(NamedTuple):
         return 1 - (1 - self.refusals) * (1 - self.distance)
 
 
+def usual_refusals(records: Iterable[Record]) -> float:
+    """The share of its latest uploads that the median client had refused."""
+    return statistics.median([record.refused / record.weight for record in records] or [0.0])
+
+
 def judge(records: Iterable[Record]) -> list[Signs]:
     """Each client beside the others."""
     records = list(records)
-    shares = [record.refused / record.weight for record in records]
-    usual = statistics.median(shares) if shares else 0.0
+    usual = usual_refusals(records)
+    if usual > LOST:
+        return [Signs(0.0, 0.0)] * len(records)
     return [Signs(_refusals(record, usual), _distance(record)) for record in records]
 
 
 def _refusals(record: Record, usual: float) -> float:
-    if usual >= 1:
-        return 0.0
     share = (record.refused + CREDIT * usual) / (record.weight + CREDIT)
     return max(0.0, share - usual) / (1 - usual)
 

@@ -32,6 +32,7 @@ class Watch:
         self.settings: dict[str, Any] = {}
         self.provenance: dict[str, Any] = {}
         self.result: dict[str, Any] = {}
+        self._standing: tuple[str, list[str]] | None = None
         self._files = {
             name: _File(path / name, read)
             for name, read in (
@@ -52,11 +53,12 @@ class Watch:
     def refresh(self) -> bool:
         """Look at the folder again; True if there is more to read at once."""
         with self.lock:
-            before = (self.state, self.problems)
             self._read_small_files()
             self._follow_pace()
             more = self._follow_events()
-            self.version += (self.state, self.problems) != before
+            standing = (self.state, self.problems)
+            self.version += standing != self._standing  # a run gets quiet as time goes by
+            self._standing = standing
             return more
 
     def _read_small_files(self) -> None:

@@ -78,6 +78,22 @@ def lipschitz(run: Run, number: int) -> Picture | None:
     )
 
 
+def staleness(run: Run, number: int) -> Picture | None:
+    """How old the models were that uploads answered to."""
+    width, bars = run.digest.staleness_bars()
+    total = sum(bars)
+    if not total:
+        return None
+    mean = sum(s * uploads for s, uploads in run.digest.staleness.items()) / total
+    return Picture(
+        f"staleness-{number:02d}-{slug(run.name)}.svg",
+        "Staleness of uploads",
+        f"How many rounds old the model was that an upload answers to; {mean:.1f} on average.",
+        f"Bar chart of how many of {total:,} uploads of {run.name} had which staleness.",
+        render((9, 2.2), lambda f: _histogram(f.add_subplot(), width, bars)),
+    )
+
+
 def clients(run: Run, number: int) -> Picture | None:
     """Accepted and refused uploads of every client that sent any.
 
@@ -182,6 +198,14 @@ def _dots(axis: Axes, run: Run, shown: np.ndarray) -> None:
     axis.set_xlabel("round")
     axis.set_ylabel("Lipschitz factor")
     axis.figure.legend(loc="outside upper left", ncols=3)
+
+
+def _histogram(axis: Axes, width: int, bars: list[int]) -> None:
+    places = width * np.arange(len(bars))
+    axis.bar(places, bars, width=0.8 * width, align="edge", color=BLUE, alpha=0.75)
+    axis.set_xlabel("staleness")
+    axis.set_ylabel("uploads")
+    axis.grid(visible=False, axis="x")
 
 
 def _count(run: Run) -> _Counts:
