@@ -47,6 +47,13 @@ def open_page(browser) -> Iterator[Callable[..., Any]]:
     assert errors == []
 
 
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch) -> None:
+    monkeypatch.setattr("secureafl.dashboard.streams._SECONDS", 0.1)
+    monkeypatch.setattr("secureafl.dashboard.streams._LIST_SECONDS", 0.3)
+    monkeypatch.setattr("secureafl.dashboard.runs._SEARCH_SECONDS", 0.2)
+
+
 @pytest.fixture
 def serve() -> Iterator[Callable[..., str]]:
     started: list[Dashboard] = []

@@ -20,7 +20,7 @@ SEEN = """() => {
 }"""
 
 
-def wait_until(page, holds, seconds=60):
+def wait_until(page, holds, seconds=120):
     """What the page shows once `holds` is true of it."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

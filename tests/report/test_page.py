@@ -53,7 +53,7 @@ def test_page_of_several_runs_is_complete_in_itself(make_run, report):
 
 def test_page_of_one_run_serves_readers_who_cannot_see(make_run, report):
     page = report(make_run())
-    assert len(page.all("img")) == 3
+    assert len(page.all("img")) == 4
     assert all(image["alt"] for image in page.all("img"))
     assert all(header.get("scope") in ("row", "col") for header in page.all("th"))
     for told in ("defense.alpha", "0.8", "embedded slice", "2.13.0", "aarch64"):

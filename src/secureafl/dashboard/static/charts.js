@@ -31,7 +31,7 @@ export class Chart {
     this.picture = make("div", { class: "chart", role: "img", "aria-label": title });
     this.empty = make("p", { class: "note" }, "Nothing to draw yet.");
     this.figures = make("details", { ontoggle: () => this.fillTable() }, make("summary", {}, "Figures as a table"));
-    this.root = make("section", { class: "card", "aria-label": title }, this.title, this.note, this.picture, this.empty, this.figures);
+    this.root = make("section", { class: "card" }, this.title, this.note, this.picture, this.empty, this.figures);
     new ResizeObserver(() => this.fit()).observe(this.picture);
     dark.addEventListener("change", () => this.build());
   }

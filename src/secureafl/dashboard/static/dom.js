@@ -61,7 +61,7 @@ function cellOf(cell, place, kind) {
 }
 
 export function card(title, ...children) {
-  return make("section", { class: "card", "aria-label": title }, make("h2", {}, title), ...children);
+  return make("section", { class: "card" }, make("h2", {}, title), ...children);
 }
 
 export function address(changes) {

@@ -29,8 +29,8 @@ export class Lanes {
     const scroll = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Clients by suspicion" }, this.table);
     this.root = make(
       "section",
-      { class: "card wide-card", "aria-labelledby": "clients" },
-      make("div", { class: "line" }, make("h2", { id: "clients" }, "Clients by suspicion"), key, form),
+      { class: "card" },
+      make("div", { class: "line" }, make("h2", {}, "Clients by suspicion"), key, form),
       scroll,
       make("div", { class: "line pager" }, this.back, this.count, this.on),
     );
