@@ -59,8 +59,8 @@ def shots(names: list[str]) -> list[Shot]:
     others = [name for name in names if name != front]
     overview, client = {"run": front, "with": others}, {"run": front, "client": 0}
     return [
-        Shot("dashboard-light.png", "light", (1280, 1300), overview),
-        Shot("dashboard-dark.png", "dark", (1280, 1300), overview),
+        Shot("dashboard-light.png", "light", (1280, 1400), overview),
+        Shot("dashboard-dark.png", "dark", (1280, 1400), overview),
         Shot("dashboard-client.png", "light", (1280, 620), client),
         Shot("dashboard-narrow.png", "dark", (390, 844), overview),
     ]

@@ -60,6 +60,15 @@ def test_page_of_one_run_serves_readers_who_cannot_see(make_run, report):
         assert told in page.text
 
 
+def test_clients_are_listed_by_suspicion_in_the_words_of_the_dashboard(make_run, report):
+    events = [arrival(t, t % 4) for t in range(200)]  # client 3 is malicious and refused
+    page = report(make_run(events=events))
+    assert "1 of 4 clients stands out: 3" in page.text
+    assert "Suspicion rests on refusals. The simulation planted 1; 1 of them are on top." in page.text
+    levels = [row["data-level"] for row in page.all("tr") if "data-level" in row]
+    assert levels == ["high", "low", "low", "low"]
+
+
 def test_content_of_run_folders_is_escaped(make_run, report):
     evil = "<script>alert(1)</script>"
     events = [evaluation(0, **{evil: 1.0}), arrival(0, accepted=False, reason=evil)]

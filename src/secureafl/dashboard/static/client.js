@@ -14,7 +14,7 @@ export class ClientPage {
     Object.assign(this, { run, client, columns: Object.fromEntries(NAMES.map((name) => [name, []])) });
     this.score = new Chart("Score over rounds");
     this.distance = new Chart("Distance over rounds", { logarithmic: true });
-    this.staleness = new Chart("Staleness over rounds", { floor: 0 });
+    this.staleness = new Chart("Staleness over rounds");
     this.latest = make("div");
     const back = make("p", {}, make("a", { href: address({ client: null }) }, "← all clients"));
     view.replaceChildren(back, make("div", { class: "grid three" }, this.score.root, this.distance.root, this.staleness.root), card("Its last uploads", this.latest));

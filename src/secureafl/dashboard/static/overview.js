@@ -33,13 +33,15 @@ export class Overview {
     this.settings = make("div");
     this.provenance = make("div");
     this.small = make("div", { class: "stack" }, this.pace.root, this.staleness.root);
-    this.curves = make("div", { class: "grid" }, this.scores.root, this.small);
+    this.top = make("div", { class: "grid" });
+    this.below = make("div", { class: "grid" }, this.scores.root, this.small);
     this.listCard = card("Runs", this.list);
     this.listCard.hidden = true;
     view.replaceChildren(
       this.listCard,
-      this.curves,
+      this.top,
       this.lanes.root,
+      this.below,
       card("What the server did with the last uploads", this.latest),
       folded("Settings", this.settings),
       folded("Where the numbers come from", this.provenance),
@@ -125,11 +127,14 @@ export class Overview {
     const meaning = MEANINGS[metric];
     chart.tell(meaning ? `${meaning[0].toUpperCase()}${meaning.slice(1)}.` : "");
     this.charts.set(metric, chart);
-    this.scores.root.before(chart.root);
-    // Two columns without a hole: the two small charts share a place, or have one each.
-    const apart = this.charts.size % 2 === 1;
-    this.small.classList.toggle("apart", apart);
-    this.scores.resize(apart ? HEIGHT : 2 * HEIGHT);
+    this.top.append(chart.root);
+    // Two columns without a hole: a lone curve has the scores beside it, and the two small charts
+    // share a place, or have one each.
+    const lone = this.charts.size % 2 === 1;
+    if (lone) this.top.append(this.scores.root);
+    else this.below.prepend(this.scores.root);
+    this.small.classList.toggle("apart", lone);
+    this.scores.resize(lone ? HEIGHT : 2 * HEIGHT);
   }
 
   showScores({ scores, telling }) {
