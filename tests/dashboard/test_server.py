@@ -150,8 +150,9 @@ def test_new_run_in_an_empty_folder_turns_up(tmp_path, serve, monkeypatch):
 def test_only_this_machines_names_are_served_without_a_token(tmp_path, serve):
     server = serve(tmp_path)
     port = server.server_address[1]
-    assert ask(server, "/", Host=f"localhost:{port}").status == 200
-    for name in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", ""):
+    for name in (f"localhost:{port}", f"[::1]:{port}", "127.0.0.1", "[::1]"):
+        assert ask(server, "/", Host=name).status == 200, name
+    for name in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "[::1", ""):
         assert ask(server, "/", Host=name).status == 403, name
 
 

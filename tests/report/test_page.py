@@ -64,7 +64,9 @@ def test_clients_are_listed_by_suspicion_in_the_words_of_the_dashboard(make_run,
     events = [arrival(t, t % 4) for t in range(200)]  # client 3 is malicious and refused
     page = report(make_run(events=events))
     assert "1 of 4 clients stands out: 3" in page.text
-    assert "Suspicion rests on refusals. The simulation planted 1; 1 of them are on top." in page.text
+    assert (
+        "Suspicion rests on refusals. The simulation planted 1; 1 of them are on top." in page.text
+    )
     levels = [row["data-level"] for row in page.all("tr") if "data-level" in row]
     assert levels == ["high", "low", "low", "low"]
 
@@ -159,6 +161,8 @@ def test_same_runs_give_the_same_files_and_stay_as_they_were(make_run, tmp_path)
         "index.html",
         "lipschitz-01-a.svg",
         "lipschitz-02-b.svg",
+        "staleness-01-a.svg",
+        "staleness-02-b.svg",
         "ter-over-rounds.svg",
     ]
     assert contents(write_report(runs, tmp_path / "deep" / "report").parent) == first

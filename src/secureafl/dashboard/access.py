@@ -8,12 +8,12 @@ import re
 from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from secureafl.core.errors import ConfigError
 
 COOKIE = "secureafl_token"
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{16,200}")  # long enough not to be guessed, fit for a cookie
-_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
 class Access(NamedTuple):
@@ -25,8 +25,8 @@ class Access(NamedTuple):
         """Why a request is turned away; empty if it is not."""
         if self.token is None:
             # Another site may point its own name at 127.0.0.1; its name is then in this header.
-            host = headers.get("Host", "").rsplit(":", 1)[0] if "Host" in headers else ""
-            return "" if host in _NAMES else "ask for this page by the address it was printed with"
+            own = is_loopback(_host(headers))
+            return "" if own else "ask for this page by the address it was printed with"
         shown = [*query.get("token", []), _bearer(headers), _cookie(headers)]
         right = [hmac.compare_digest(one.encode(), self.token.encode()) for one in shown]
         return "" if any(right) else "this page needs its token: open the address as printed"
@@ -47,6 +47,13 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _host(headers: Mapping[str, str]) -> str:
+    try:
+        return urlsplit(f"//{headers.get('Host', '')}").hostname or ""
+    except ValueError:
+        return ""
 
 
 def _bearer(headers: Mapping[str, str]) -> str:

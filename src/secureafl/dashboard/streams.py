@@ -18,7 +18,7 @@ _SECONDS = 1.0  # between two messages
 _FIRST_SECONDS = 0.1  # a page of a long run shows its beginning after this,
 _FURTHER_SECONDS = 1.5  # and then how far the reading has got as often as this
 _LIST_SECONDS = 3.0
-_BEAT_SECONDS = 2.0  # a line now and then: only so is it noticed that a page was closed
+_BEAT = b":\n\n"  # says nothing: only by writing is it noticed that a page was closed
 _BOOT = secrets.token_hex(4)  # ids of an earlier server mean nothing to this one
 
 
@@ -29,15 +29,9 @@ def overview(
     watches = {name: found for name in (front, *others) if (found := runs.watch(name))}
     places = _places(last_id, list(watches))
     versions = dict.fromkeys(watches, -1)
-    listing, listed, beaten = "", float("-inf"), time.monotonic()
+    listing = _Listing(runs)
     while True:
-        began = time.monotonic()
-        if began - listed >= _LIST_SECONDS:
-            fresh = json.dumps(runs.briefs())
-            listed = began
-            if fresh != listing:
-                listing, beaten = fresh, began
-                yield _event("runs", fresh)
+        yield from listing.news()
         more = False
         for name, watch in watches.items():
             more |= _read_on(watch, _FIRST_SECONDS if versions[name] < 0 else _FURTHER_SECONDS)
@@ -46,19 +40,32 @@ def overview(
                     continue
                 versions[name] = watch.version
                 message, places[name] = told(name, watch, places[name], name == front, first_lane)
-            beaten = time.monotonic()
             yield _event("run", _json(message), _id(places))
-        if time.monotonic() - beaten >= _BEAT_SECONDS:
-            beaten = time.monotonic()
-            yield b": still here\n\n"
+        yield _BEAT
         if not more:
             time.sleep(_SECONDS)
+
+
+class _Listing:
+    """The list of runs, told when it changes."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs, self._told, self._looked = runs, "", float("-inf")
+
+    def news(self) -> Iterator[bytes]:
+        if time.monotonic() - self._looked < _LIST_SECONDS:
+            return
+        self._looked = time.monotonic()
+        fresh = _json(self._runs.briefs())
+        if fresh != self._told:
+            self._told = fresh
+            yield _event("runs", fresh)
 
 
 def one_client(watch: Watch, client: int) -> Iterator[bytes]:
     """The history of one client; a reader who comes back is told all of it again."""
     history = History(watch, client)
-    beaten, first = time.monotonic(), True
+    fresh = True  # whether there is something to tell
     while True:
         try:
             more = _read_on(watch, _FURTHER_SECONDS)
@@ -66,13 +73,13 @@ def one_client(watch: Watch, client: int) -> Iterator[bytes]:
         except RunError as error:
             yield _event("problem", _json(str(error)))
             new = more = further = False
-        if (new or first) and not more:
-            first, beaten = False, time.monotonic()
+        fresh |= new
+        if fresh and not (more or further):
+            fresh = False
             with watch.lock:
-                yield _event("client", _json(history.message()))
-        if time.monotonic() - beaten >= _BEAT_SECONDS:
-            beaten = time.monotonic()
-            yield b": still here\n\n"
+                message = history.message()
+            yield _event("client", _json(message))
+        yield _BEAT
         if not (more or further):
             time.sleep(_SECONDS)
 

@@ -91,7 +91,7 @@ class Digest:
             if isinstance(event, EvaluationEvent):
                 self.evaluations.add(event)
                 self.rounds = max(self.rounds, event.round)
-            else:
+            elif isinstance(event, ArrivalEvent):
                 self._add_upload(event)
 
     def _add_upload(self, event: ArrivalEvent) -> None:

@@ -30,18 +30,21 @@ def parse(lines: Sequence[bytes]) -> Parsed:
     damaged: list[tuple[int, str]] = []
     for place, fields in enumerate(_objects(lines)):
         try:
-            events.append(event_of(fields))
+            event = event_of(fields)
+            events += [event] if event else []
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             damaged.append((place, f"{type(error).__name__}: {error}"[:_LONGEST_TEXT]))
     return Parsed(events, damaged)
 
 
-def event_of(fields: Any) -> Event:
-    """The event with these fields, if all have the types they should; undefined figures are NaN."""
+def event_of(fields: Any) -> Event | None:
+    """The event with these fields; None if it is of a kind that nothing is shown of."""
     if not isinstance(fields, dict):
         raise TypeError("no JSON object")
-    cls = {"arrival": ArrivalEvent, "evaluation": EvaluationEvent}[fields.pop("event")]
-    return checked(cls(**fields))
+    kind = fields.pop("event")
+    if kind == "arrival":
+        return checked(ArrivalEvent(**fields))
+    return checked(EvaluationEvent(**fields)) if kind == "evaluation" else None
 
 
 def checked(event: Event) -> Event:
@@ -50,6 +53,8 @@ def checked(event: Event) -> Event:
         if type(event.round) is not int or not 0 <= event.round < _LARGEST:
             raise ValueError("round is no whole number, or out of range")
         return EvaluationEvent(event.round, _numbers(event.metrics))
+    if not isinstance(event, ArrivalEvent):
+        return event  # nothing of it is shown
     if tuple(map(type, event)) != _TYPES:
         pairs = zip(event._fields, map(type, event), _TYPES, strict=True)
         raise TypeError(

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from secureafl.core.errors import RunError, SecureAflError
-from secureafl.core.events import EvaluationEvent, Event
+from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event
 from secureafl.digest.digest import Digest
 from secureafl.digest.lines import checked, number
 from secureafl.labels import kind, label_runs
@@ -219,6 +219,7 @@ def _columns(events: Iterable[Event], digest: Digest) -> tuple[list[EvaluationEv
         digest.add([event])
         if isinstance(event, EvaluationEvent):
             evaluations.append(event)
+        if not isinstance(event, ArrivalEvent):
             continue
         rounds.append(event.round)
         clients.append(event.client)

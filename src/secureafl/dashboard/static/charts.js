@@ -79,7 +79,7 @@ export class Chart {
         axes: [axis(this.xLabel), { ...axis(""), size: 56, values: (_, ticks) => ticks.map(short), ...(this.logarithmic ? { splits: decades } : {}) }],
         series: [{ label: this.xLabel, value: (_, v) => whole(v) }, ...lines],
         cursor: { points: { size: 7 }, drag: { x: true, y: false } },
-        legend: { live: true },
+        legend: { live: true, markers: { dash: (plot, i) => markerDash(plot.series[i].dash) } },
       },
       this.data,
       this.picture,
@@ -135,6 +135,10 @@ function padded(low, high) {
   if (low === null || low === undefined) return [0, 1];
   const room = (high - low || Math.abs(high) || 1) * 0.05;
   return [low - room, high + room];
+}
+
+function markerDash(dash) {
+  return dash?.length ? (dash[0] < 5 ? "dotted" : "dashed") : "solid";
 }
 
 // Single marks instead of a line.
