@@ -26,7 +26,7 @@ from typing import NamedTuple
 DECAY = 0.95
 CREDIT = 2.0
 DISTANCES = ("distance", "norm")  # scores that say how far an upload lies; the first there counts
-HIGH, RAISED = 0.7, 0.4  # from where on the page calls it so
+HIGH, RAISED = 0.75, 0.5  # from where on the page calls it so
 LOST = 0.5  # usual refusals above which nobody is suspected
 _WINDOW = 201  # uploads whose median distance is the typical one
 
