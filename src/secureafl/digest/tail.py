@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from secureafl.core.errors import RunError
 
-BLOCK = 2**20  # bytes read at a time, and the longest line
+BLOCK = 2**18  # bytes read at a time, and the longest line
 _REMEMBERED = 512  # bytes before the place: should they change, the file was written anew
 
 
