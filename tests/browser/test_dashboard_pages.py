@@ -57,6 +57,7 @@ def test_page_works_by_keyboard_alone(serve, open_page, run):
     page.keyboard.press("Enter")
     page.get_by_text("Place by suspicion").wait_for()
     assert page.get_by_role("heading", name="Lipschitz factor over rounds").is_visible()
+    expect(page.locator("#name")).to_have_text("first")
     page.get_by_role("link", name="all clients").focus()
     page.keyboard.press("Enter")
     ready(page)

@@ -6,7 +6,7 @@ from collections import deque
 from typing import Any
 
 from secureafl.core.events import ArrivalEvent
-from secureafl.dashboard.messages import finite, upload
+from secureafl.dashboard.messages import finite, head, upload
 from secureafl.digest.lanes import lanes
 from secureafl.digest.lines import parse
 from secureafl.digest.tail import Tail
@@ -20,8 +20,8 @@ HISTORY, TABLE = 2000, 50  # uploads drawn, and listed
 class History:
     """The uploads of one client, followed."""
 
-    def __init__(self, watch: Watch, client: int) -> None:
-        self._watch, self._client = watch, client
+    def __init__(self, run: str, watch: Watch, client: int) -> None:
+        self._run, self._watch, self._client = run, watch, client
         self._tail = Tail(watch.path / EVENTS)
         self._cursor = Cursor(-1, 0)
         # A quick look; what a line really holds is seen once it is parsed.
@@ -54,6 +54,7 @@ class History:
         name, bound = digest.telling or ("", None)
         scores = {"value": name, "bound": bound or "", "distance": digest.measure or ""}
         return {
+            "head": head(self._run, self._watch),
             "start": start,
             "name": name,
             "measure": digest.measure,

@@ -48,7 +48,7 @@ def told(
     if place.generation != watch.generation:
         place = Place(watch.generation)
     digest = watch.digest
-    message = {"head": _head(name, watch), "curves": _curves(digest.evaluations, place.curves)}
+    message = {"head": head(name, watch), "curves": _curves(digest.evaluations, place.curves)}
     after = place._replace(curves=digest.evaluations.cursor)
     if whole:
         after = after._replace(scores=digest.scores.cursor, pace=watch.pace.moments.cursor)
@@ -74,7 +74,8 @@ def _whole(watch: Watch, place: Place, first_lane: int) -> dict[str, Any]:
     }
 
 
-def _head(name: str, watch: Watch) -> dict[str, Any]:
+def head(name: str, watch: Watch) -> dict[str, Any]:
+    """Which run this is and how it stands."""
     settings, digest = watch.settings, watch.digest
     planned, clients = settings.get("rounds"), settings.get("clients")
     per_second = watch.pace.per_second if not watch.result else None

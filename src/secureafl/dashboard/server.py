@@ -127,12 +127,13 @@ class _Handler(BaseHTTPRequestHandler):
         self._stream(overview(runs, front, others[: _MOST_OVERLAID - 1], first, last))
 
     def _stream_client(self, query: dict[str, list[str]]) -> None:
-        watch = self.server.runs.watch(query.get("run", [""])[0])
+        run = query.get("run", [self.server.runs.newest()])[0]
+        watch = self.server.runs.watch(run)
         client = _whole_number(query.get("client", [""])[0])
         if watch is None or client is None:
             self._send(404, "text/plain", "no such run, or no client")
             return
-        self._stream(one_client(watch, client))
+        self._stream(one_client(run, watch, client))
 
     def _stream(self, events: Iterator[bytes]) -> None:
         if not self.server.streams.acquire(blocking=False):

@@ -62,10 +62,10 @@ class _Listing:
             yield _event("runs", fresh)
 
 
-def one_client(watch: Watch, client: int) -> Iterator[bytes]:
+def one_client(run: str, watch: Watch, client: int) -> Iterator[bytes]:
     """The history of one client; a reader who comes back is told all of it again."""
-    history = History(watch, client)
-    fresh = True  # whether there is something to tell
+    history = History(run, watch, client)
+    fresh, version = True, -1  # whether there is something to tell, and what was told last
     while True:
         try:
             more = _read_on(watch, _FURTHER_SECONDS)
@@ -73,10 +73,10 @@ def one_client(watch: Watch, client: int) -> Iterator[bytes]:
         except RunError as error:
             yield _event("problem", _json(str(error)))
             new = more = further = False
-        fresh |= new
+        fresh |= new or watch.version != version
         if fresh and not (more or further):
-            fresh = False
             with watch.lock:
+                fresh, version = False, watch.version
                 message = history.message()
             yield _event("client", _json(message))
         yield _BEAT

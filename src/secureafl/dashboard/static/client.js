@@ -2,7 +2,7 @@
 import { address, byId, card, figure, make, percent, say, whole } from "./dom.js";
 import { BLUE, Chart, VERMILLION, colour, marks, tone } from "./charts.js";
 import { listen } from "./store.js";
-import { facts, showProblems } from "./head.js";
+import { facts, showHead, showProblems } from "./head.js";
 import { uploadsTable } from "./overview.js";
 
 const NAMES = ["round", "accepted", "staleness", "value", "bound", "distance"];
@@ -18,10 +18,9 @@ export class ClientPage {
     this.latest = make("div");
     const back = make("p", {}, make("a", { href: address({ client: null }) }, "← all clients"));
     view.replaceChildren(back, make("div", { class: "grid three" }, this.score.root, this.distance.root, this.staleness.root), card("Its last uploads", this.latest));
-    document.title = `Client ${client} · ${run ?? ""} · SecureAFL`;
-    say(byId("name"), run ?? "");
+    document.title = `Client ${client} · SecureAFL`;
     say(byId("verdict"), `Client ${client}: reading its history …`);
-    const query = new URLSearchParams({ run: run ?? "", client });
+    const query = new URLSearchParams(run === null ? { client } : { run, client });
     const handlers = { client: (message) => this.take(message), problem: (text) => showProblems([text]) };
     listen(`api/client?${query}`, handlers, (connected) => {
       say(byId("link"), connected ? "live" : "connection lost, trying again …");
@@ -35,6 +34,8 @@ export class ClientPage {
       column.length = message.start;
       for (const value of message[name]) column.push(value);
     }
+    showHead(message.head);
+    document.title = `Client ${this.client} · ${message.head.name} · SecureAFL`;
     this.tell(message.lane);
     this.draw(this.score, message.name, this.columns.value, this.columns.bound);
     this.distance.root.hidden = message.measure === null || message.measure === message.name;
