@@ -67,12 +67,17 @@ def lipschitz(run: Run, number: int) -> Picture | None:
     stride = math.ceil(defined.size / MAX_DOTS)
     svg = render((9, 3.6), lambda f: _dots(f.add_subplot(), run, defined[::stride]))
     sparse = f" One dot in {stride} is shown." if stride > 1 else ""
+    meaning = (
+        "the more crosses lie above it and circles below it, the better attackers are told from "
+        "honest clients."
+        if arrivals.malicious.any()
+        else "crosses were refused."
+    )
     return Picture(
         f"lipschitz-{number:02d}-{slug(run.name)}.svg",
         "Lipschitz factors of uploads",
-        "The filter suspects uploads above the line: the more crosses lie above it and circles "
-        f"below it, the better attackers are told from honest clients.{sparse}",
-        f"Dot plot of Lipschitz factors over rounds for {run.name}, honest and malicious uploads, "
+        f"The filter suspects uploads above the line: {meaning}{sparse}",
+        f"Dot plot of Lipschitz factors over rounds for {run.name}, an upload each, "
         "with the threshold as a line.",
         svg,
     )
@@ -176,8 +181,11 @@ def _line(axis: Axes, run: Run, metric: str, style: Style) -> None:
 
 def _dots(axis: Axes, run: Run, shown: np.ndarray) -> None:
     arrivals = run.arrivals
-    evil = arrivals.malicious[shown]
-    groups = (("honest", ~evil, "o", BLUE), ("malicious", evil, "x", VERMILLION))
+    # Where nobody was planted, as in a deployment, marks say what the server did.
+    planted = bool(arrivals.malicious.any())
+    crossed = (arrivals.malicious if planted else ~arrivals.accepted)[shown]
+    good, bad = ("honest", "malicious") if planted else ("accepted", "refused")
+    groups = ((good, ~crossed, "o", BLUE), (bad, crossed, "x", VERMILLION))
     for name, group, marker, colour in groups:
         axis.plot(
             arrivals.round[shown[group]],
