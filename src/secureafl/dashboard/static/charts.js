@@ -8,6 +8,7 @@ const ON_DARK = { "#0072B2": "#4AA3DF", "#000000": "#E6E9ED" }; // what would dr
 const DASHES = [[], [8, 4], [8, 4, 2, 4], [2, 3]];
 export const HEIGHT = 220;
 const MOST_ROWS = 200;
+const WHOLE = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9].flatMap((power) => [1, 2, 5].map((first) => first * 10 ** power)); // between ticks
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
 export function colour(name) {
@@ -25,7 +26,7 @@ export function lineStyle(number) {
 // One chart with a title, a sentence, the picture, and its figures as a table for those who want them.
 export class Chart {
   constructor(title, { logarithmic = false, floor = null, xLabel = "round", height = HEIGHT } = {}) {
-    Object.assign(this, { logarithmic, floor, xLabel, height, plot: null, shape: "", data: [[]], series: [] });
+    Object.assign(this, { logarithmic, floor, xLabel, height, barWidth: 0, plot: null, shape: "", data: [[]], series: [] });
     this.title = make("h2", {}, title);
     this.note = make("p", { class: "note" });
     this.picture = make("div", { class: "chart", role: "img", "aria-label": title });
@@ -75,8 +76,8 @@ export class Chart {
       {
         width: this.width(),
         height: this.height,
-        scales: { x: { time: false }, y: this.scale() },
-        axes: [axis(this.xLabel), { ...axis(""), size: 56, values: (_, ticks) => ticks.map(short), ...(this.logarithmic ? { splits: decades } : {}) }],
+        scales: { x: { time: false, range: (_, low, high) => [low, high + this.barWidth] }, y: this.scale() },
+        axes: [{ ...axis(this.xLabel), incrs: WHOLE }, { ...axis(""), size: 56, values: (_, ticks) => ticks.map(short), ...(this.logarithmic ? { splits: decades } : {}) }],
         series: [{ label: this.xLabel, value: (_, v) => whole(v) }, ...lines],
         cursor: { points: { size: 7 }, drag: { x: true, y: false } },
         legend: { live: true, markers: { dash: (plot, i) => markerDash(plot.series[i].dash) } },

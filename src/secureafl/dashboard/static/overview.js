@@ -116,7 +116,7 @@ export class Overview {
       const having = runs.map((run, i) => [run, i]).filter(([run]) => run.curves.metrics[metric]);
       chart.root.hidden = !having.length;
       if (!having.length) continue;
-      const series = having.map(([run, i]) => ({ label: runs.length > 1 ? run.name : metric.toUpperCase(), spanGaps: true, value: (_, v) => figure(v), style: () => lineStyle(i), shape: i }));
+      const series = having.map(([run, i]) => ({ label: runs.length > 1 ? run.name : metric.toUpperCase(), spanGaps: true, points: { size: 6 }, value: (_, v) => figure(v), style: () => lineStyle(i), shape: i }));
       const last = having.map(([run]) => `${run.name} at ${figure(run.curves.metrics[metric].at(-1))}`);
       chart.show(series, joined(having.map(([run]) => [run.curves.round, run.curves.metrics[metric]])), `Last: ${last.join(", ")}.`);
     }
@@ -163,6 +163,7 @@ export class Overview {
 
   showStaleness({ width, bars: counts }) {
     const x = counts.map((_, i) => i * width);
+    this.staleness.barWidth = width; // the last bar needs room to its right
     const label = "uploads";
     const series = [{ label, paths: bars(), value: (_, v) => whole(v), style: () => ({ stroke: tone(BLUE), fill: `${tone(BLUE)}99`, width: 1 }) }];
     const total = counts.reduce((sum, count) => sum + count, 0);
