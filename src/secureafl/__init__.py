@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from secureafl.core.errors import SecureAflError as SecureAflError
     from secureafl.core.events import ArrivalEvent as ArrivalEvent
     from secureafl.core.events import EvaluationEvent as EvaluationEvent
+    from secureafl.core.events import ForgottenEvent as ForgottenEvent
     from secureafl.experiment import Experiment as Experiment
     from secureafl.experiment import from_mapping as from_mapping
     from secureafl.experiment import read_experiment as read_experiment
@@ -22,6 +23,7 @@ _HOMES = {
     "ArrivalEvent": "secureafl.core.events",
     "EvaluationEvent": "secureafl.core.events",
     "Experiment": "secureafl.experiment",
+    "ForgottenEvent": "secureafl.core.events",
     "SecureAflError": "secureafl.core.errors",
     "from_mapping": "secureafl.experiment",
     "read_experiment": "secureafl.experiment",

@@ -106,6 +106,7 @@ class Experiment:
     placement: Literal["random", "grouped"] = "random"  # grouped: they fill whole label groups
     attack_from: int = 0  # the first round that is attacked; before it everybody is honest
     attack_until: int = 0  # the first that is no longer attacked; 0: attacked to the end
+    forget_after: int = 0  # rounds without an upload after which a client is forgotten; 0: never
     trusted_samples: int = 100  # clean ones of the server's own, for defences that need them
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = 0  # for CPU arithmetic; 0: as many as torch likes
@@ -124,6 +125,8 @@ class Experiment:
         require(1 <= self.clients <= 10**6, "clients", self.clients, "give 1 to 1,000,000")
         trusted = self.trusted_samples
         require(trusted >= 1, "trusted_samples", trusted, "give 1 sample or more")
+        old = self.forget_after
+        require(old >= 0, "forget_after", old, "give 0 (never) or a number of rounds")
         require(0 <= self.threads <= 1024, "threads", self.threads, "give 0 (automatic) to 1024")
         self._check_malicious()
 

@@ -29,7 +29,7 @@ import safetensors
 import safetensors.numpy
 
 from secureafl.core.errors import LockedError, RunError, SecureAflError
-from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event
+from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event, ForgottenEvent
 
 EXPERIMENT, PROVENANCE, EVENTS = "experiment.toml", "provenance.json", "events.jsonl"
 HOLDINGS = "holdings.json"
@@ -229,10 +229,13 @@ def summarise(events: Iterable[Event], late_rounds: Iterable[int]) -> dict[str, 
     evaluations: list[EvaluationEvent] = []
     uploads = {"honest": [0, 0], "malicious": [0, 0]}
     reasons: dict[str, int] = {}
-    steps = 0
+    steps = forgotten = 0
     for event in events:
         if isinstance(event, EvaluationEvent):
             evaluations.append(event)
+            continue
+        if isinstance(event, ForgottenEvent):
+            forgotten += 1
             continue
         group = uploads["malicious" if event.malicious else "honest"]
         group[0] += event.accepted
@@ -252,6 +255,7 @@ def summarise(events: Iterable[Event], late_rounds: Iterable[int]) -> dict[str, 
         },
         "refused": reasons,
         "steps": steps,
+        "forgotten": forgotten,
     }
 
 
@@ -264,16 +268,22 @@ def _late_figures(values: list[float | None]) -> dict[str, float | None]:
     return {"last": finite[-1], "late_mean": mean, "late_std": spread}
 
 
+_KINDS: dict[str, type[Event]] = {
+    "arrival": ArrivalEvent,
+    "evaluation": EvaluationEvent,
+    "forgotten": ForgottenEvent,
+}
+_NAMES = {cls: name for name, cls in _KINDS.items()}
+
+
 def _line(event: Event) -> bytes:
-    kind = "arrival" if isinstance(event, ArrivalEvent) else "evaluation"
-    return (_json({"event": kind, **event._asdict()}) + "\n").encode()
+    return (_json({"event": _NAMES[type(event)], **event._asdict()}) + "\n").encode()
 
 
 def _event(line: bytes, path: Path, number: int) -> Event:
     try:
         fields = json.loads(line)
-        cls = {"arrival": ArrivalEvent, "evaluation": EvaluationEvent}[fields.pop("event")]
-        return cls(**fields)
+        return _KINDS[fields.pop("event")](**fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(f"{path / EVENTS}, line {number}: damaged ({error})") from error
 

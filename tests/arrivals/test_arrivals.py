@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secureafl.arrivals import ARRIVALS, EventDriven, Uniform
+from secureafl.arrivals.churn import Churn
 from secureafl.core.errors import ConfigError
 
 for_every_model = pytest.mark.parametrize("kind", ARRIVALS)
@@ -108,3 +109,109 @@ def test_event_driven_job_times_follow_the_named_law(job_time):
 def test_setting_out_of_range_is_refused(make):
     with pytest.raises(ConfigError, match="give 0"):
         make()
+
+
+def spells_of(trace, gap):
+    """First and last arrival of each stretch in which a client was silent for at most `gap`."""
+    return {
+        client: np.split(turns, np.flatnonzero(np.diff(turns) > gap) + 1)
+        for client in range(7)
+        if len(turns := np.flatnonzero(trace.client == client))
+    }
+
+
+CHURNS = [Churn(late=0.5, away=30), Churn(stay=40, away=40), Churn(0.3, 25, 10)]
+
+
+@for_every_model
+@pytest.mark.parametrize("churn", CHURNS, ids=str)
+@given(rounds=st.integers(1, 60), clients=st.integers(1, 12), seed=st.integers(0, 2**32 - 1))
+def test_nobody_answers_to_a_model_of_the_future_when_clients_come_and_go(
+    kind, churn, rounds, clients, seed
+):
+    trace = draw(ARRIVALS[kind](churn=churn), rounds, clients, seed)
+    assert (trace.version >= 0).all()
+    assert (trace.version <= np.arange(rounds)).all()
+    assert ((trace.client >= 0) & (trace.client < clients)).all()
+    assert (np.diff(trace.time) >= 0).all()
+
+
+@for_every_model
+def test_without_churn_nothing_more_is_drawn(kind):
+    rng, plain = np.random.default_rng(0), np.random.default_rng(0)
+    ARRIVALS[kind]().draw(50, 7, rng)
+    if kind == "uniform":
+        plain.integers(7, size=50), plain.integers(np.minimum(np.arange(50), 10) + 1)
+    else:
+        plain.lognormal(0.0, 0.5, 7), plain.lognormal(0.0, 0.25, 57)
+    assert rng.random() == plain.random()
+
+
+@for_every_model
+def test_late_clients_are_as_many_as_asked_and_come_about_when_asked(kind):
+    first = []
+    for seed in range(40):
+        trace = draw(ARRIVALS[kind](churn=Churn(late=3 / 7, away=50)), 4000, seed=seed)
+        starts = np.array([trace.time[trace.client == k].min() for k in range(7)])
+        first.append(np.sort(starts)[-3:])
+    # The mean of exponential times, and of the little until such a client is drawn.
+    assert np.mean(first) == pytest.approx(55, rel=0.25)
+
+
+@for_every_model
+def test_share_of_time_a_client_is_there_follows_from_how_long_it_stays(kind):
+    churn = Churn(stay=300, away=900)
+    trace = draw(ARRIVALS[kind](churn=churn), 60_000)
+    gaps = 150 if kind == "uniform" else 100
+    there = [
+        trace.time[spell[-1]] - trace.time[spell[0]]
+        for spells in spells_of(trace, gaps).values()
+        for spell in spells
+    ]
+    share = sum(there) / (7 * trace.time[-1])
+    # A quarter; a little more where the next to join comes at once because nobody is there.
+    assert 0.15 < share < 0.4
+
+
+def test_uniform_client_never_answers_to_a_model_from_before_it_joined():
+    trace = draw(Uniform(20, Churn(late=0.5, stay=15, away=200)), 5000, clients=7)
+    staleness = np.arange(5000) - trace.version
+    spells = [spell for spells in spells_of(trace, 60).values() for spell in spells]
+    assert len(spells) > 50
+    assert any(len(spell) > 1 for spell in spells)
+    # Nobody answers twice to a model older than its first answer's by more than the bound allows.
+    assert all((trace.version[spell] >= spell[0] - 20).all() for spell in spells)
+    assert staleness.max() == 20
+    lone = draw(Uniform(20, Churn(stay=1e-9, away=5)), 200, clients=3)
+    assert (lone.version == np.arange(200)).all()  # everybody has just joined
+
+
+def test_event_driven_client_that_returns_is_given_the_newest_model():
+    trace = draw(EventDriven(churn=Churn(stay=1e-9, away=3)), 400, clients=5)
+    staleness = np.arange(400) - trace.version
+    # It worked for about one job, away for three: the models of the way are not its own.
+    given_before = {c: np.flatnonzero(trace.client == c) for c in range(5)}
+    for turns in given_before.values():
+        assert (trace.version[turns[1:]] > turns[:-1]).all()
+    assert staleness.mean() < 3
+
+
+@for_every_model
+def test_run_that_everybody_leaves_is_refused_with_the_remedy(kind):
+    with pytest.raises(ConfigError, match=r"churn.stay = 5.0: all clients have left by round"):
+        draw(ARRIVALS[kind](churn=Churn(stay=5.0)), 5000)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"late": 1.5, "away": 1}, "late"),
+        ({"late": -0.1}, "late"),
+        ({"late": 0.2}, "give away"),
+        ({"stay": -1}, "stay"),
+        ({"away": -1}, "away"),
+    ],
+)
+def test_churn_out_of_range_is_refused(settings, named):
+    with pytest.raises(ConfigError, match=named):
+        Churn(**settings)

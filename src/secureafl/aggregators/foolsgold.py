@@ -39,6 +39,9 @@ class FoolsGold:
         weights = torch.where(weights.any(), weights, present.double())
         return weighted_mean(rows, weights), history
 
+    def forget(self, state, client):
+        return state.index_fill_(0, client.view(1), 0)
+
 
 def _weights(cosine: Float[Tensor, "n n"], present: Bool[Tensor, " n"]) -> Float[Tensor, " n"]:
     others = ~torch.eye(len(cosine), dtype=torch.bool, device=cosine.device)

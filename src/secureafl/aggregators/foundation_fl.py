@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from secureafl.aggregators.wrapper import Wrapper
+from secureafl.core.members import forget
 from secureafl.core.rules import apply_rule
 from secureafl.core.vectors import exact_norm, row
 from secureafl.kernels.rows import masked
@@ -31,6 +32,9 @@ class FoundationFl(Wrapper):
 
     def init(self, num_clients, weights):
         return self.inner.init(num_clients + num_clients // 2, weights)
+
+    def forget(self, state, client):
+        return forget(self.inner, state, client)
 
     def aggregate_trusted(self, state, values, present, trusted_gradient):
         central = row(masked(values, present), _most_central(values, present))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from secureafl.aggregators.wrapper import Wrapper
+from secureafl.core.members import forget
 from secureafl.core.rules import apply_rule
 from secureafl.core.shares import require_minority
 from secureafl.kernels.pairwise import squared_distances
@@ -30,6 +31,9 @@ class NearestNeighbourMixing(Wrapper):
 
     def init(self, num_clients, weights):
         return self.inner.init(num_clients, weights)
+
+    def forget(self, state, client):
+        return forget(self.inner, state, client)
 
     def aggregate_trusted(self, state, values, present, trusted_gradient):
         count = present.sum()

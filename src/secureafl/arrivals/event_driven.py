@@ -2,16 +2,23 @@
 
 A client takes the newest model, works for a random time around its own mean, uploads, and is
 given the newest model again. Staleness follows from who is slow; there is no bound on it.
+With churn, a client whose time has come leaves after its upload; when it returns it is given the
+newest model.
 """
 
+from __future__ import annotations
+
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
+from secureafl.arrivals.churn import Churn
 from secureafl.arrivals.trace import Trace
 from secureafl.core.errors import require
+
+_JOINS = -1  # in place of a version: the client is given its model only now
 
 
 @dataclass(frozen=True)
@@ -21,6 +28,7 @@ class EventDriven:
     speed_spread: float = 0.5  # sigma of the log-normal that the clients' mean times follow
     job_time: Literal["lognormal", "exponential", "constant"] = "lognormal"
     job_spread: float = 0.25  # sigma of a log-normal job time
+    churn: Churn = field(default_factory=Churn)
 
     def __post_init__(self) -> None:
         require(self.speed_spread >= 0, "speed_spread", self.speed_spread, "give 0 or more")
@@ -30,15 +38,30 @@ class EventDriven:
         """The schedule."""
         pace = rng.lognormal(0.0, self.speed_spread, num_clients)
         jobs = self._factors(rounds + num_clients, rng)
+        work = pace * jobs[:num_clients]  # how long each client's next job takes
+        joins = enumerate(self.churn.first_joins(num_clients, rng))
         # Ties (constant times) go to the lower client number.
-        waiting = [(pace[i] * jobs[i], i, 0) for i in range(num_clients)]
+        waiting = [(time, client, _JOINS) for client, time in joins]
         heapq.heapify(waiting)
+        leaves = np.empty(num_clients)
         trace = Trace(np.empty(rounds, int), np.empty(rounds, int), np.empty(rounds))
-        for now in range(rounds):
+        now = 0
+        while now < rounds:
             time, client, version = waiting[0]
+            if time == np.inf:
+                raise self.churn.nobody_left(now)
+            if version == _JOINS:
+                leaves[client] = time + self.churn.until_leaving(rng)
+                heapq.heapreplace(waiting, (time + work[client], client, now))
+                continue
             trace.client[now], trace.version[now], trace.time[now] = client, version, time
-            done = time + pace[client] * jobs[num_clients + now]
-            heapq.heapreplace(waiting, (done, client, now + 1))
+            now += 1
+            work[client] = pace[client] * jobs[num_clients + now - 1]
+            if time < leaves[client]:
+                heapq.heapreplace(waiting, (time + work[client], client, now))
+            else:
+                back = time + self.churn.until_return(rng)
+                heapq.heapreplace(waiting, (back, client, _JOINS))
         return trace
 
     def _factors(self, count: int, rng: np.random.Generator) -> np.ndarray:

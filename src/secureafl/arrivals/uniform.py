@@ -1,16 +1,27 @@
 """The paper's arrivals: any client, any of the last models, each as likely.
 
 There is no clock: a client may be drawn twice in a row, with the same model or an older one.
+With churn, one of the clients that are there is drawn, and no model from before it joined.
 
 As in Xie, Koyejo, Gupta, "Zeno++: robust fully asynchronous SGD", ICML 2020.
 """
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from secureafl.arrivals.churn import Churn
 from secureafl.arrivals.trace import Trace
 from secureafl.core.errors import require
+
+if TYPE_CHECKING:
+    from jaxtyping import Int
+
+_AWAY = -1
 
 
 @dataclass(frozen=True)
@@ -18,6 +29,7 @@ class Uniform:
     """Client and staleness drawn uniformly and independently."""
 
     max_staleness: int = 10  # tau_max
+    churn: Churn = field(default_factory=Churn)
 
     def __post_init__(self) -> None:
         given = self.max_staleness
@@ -25,7 +37,38 @@ class Uniform:
 
     def draw(self, rounds: int, num_clients: int, rng: np.random.Generator) -> Trace:
         """The schedule."""
-        client = rng.integers(num_clients, size=rounds)
         now = np.arange(rounds)
-        staleness = rng.integers(np.minimum(now, self.max_staleness) + 1)
+        if self.churn.off:
+            client, joined = rng.integers(num_clients, size=rounds), np.zeros(rounds, int)
+        else:
+            client, joined = _among_members(self.churn, rounds, num_clients, rng)
+        staleness = rng.integers(np.minimum(now - joined, self.max_staleness) + 1)
         return Trace(client, now - staleness, now.astype(float))
+
+
+def _among_members(
+    churn: Churn, rounds: int, num_clients: int, rng: np.random.Generator
+) -> tuple[Int[np.ndarray, " rounds"], Int[np.ndarray, " rounds"]]:
+    """A client that is there for each round, and the round it joined in."""
+    changes = [(time, client) for client, time in enumerate(churn.first_joins(num_clients, rng))]
+    heapq.heapify(changes)  # the next time each client comes or goes
+    there: list[int] = []
+    since = np.full(num_clients, _AWAY)  # the round each client joined in
+    drawn = np.empty(rounds, int)
+    joined = np.empty(rounds, int)
+    for now in range(rounds):
+        # Where nobody is there, the next one to join comes at once.
+        while changes[0][0] <= now or not there:
+            time, client = changes[0]
+            if time == np.inf:
+                raise churn.nobody_left(now)
+            if since[client] == _AWAY:
+                there.append(client)
+                since[client], rest = now, churn.until_leaving(rng)
+            else:
+                there.remove(client)
+                since[client], rest = _AWAY, churn.until_return(rng)
+            heapq.heapreplace(changes, (now + np.floor(rest) + 1, client))  # in whole rounds
+        drawn[now] = there[rng.integers(len(there))]
+        joined[now] = since[drawn[now]]
+    return drawn, joined

@@ -23,4 +23,11 @@ class EvaluationEvent(NamedTuple):
     metrics: dict[str, float | None]  # None where a diverged model gives no finite figure
 
 
-Event = ArrivalEvent | EvaluationEvent
+class ForgottenEvent(NamedTuple):
+    """A client was not heard of for long; after `round` arrivals the defence forgot it."""
+
+    round: int
+    client: int
+
+
+Event = ArrivalEvent | EvaluationEvent | ForgottenEvent

@@ -45,6 +45,21 @@ class Defense(Protocol):
 
 
 @runtime_checkable
+class Remembers(Protocol):
+    """A defence, estimator or aggregator that remembers its clients one by one.
+
+    Call it through `core.members.forget`, which also takes those that do not.
+    """
+
+    def forget(self, state: Any, client: Int[Tensor, ""]) -> Any:
+        """The state without that client, whose next upload is its first; others' parts stay.
+
+        What has gone into a sum over clients, or into a step, is the server's and stays.
+        """
+        ...
+
+
+@runtime_checkable
 class Trusted(Protocol):
     """Clean samples of the server's own, and what a model makes of them."""
 

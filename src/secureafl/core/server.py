@@ -12,6 +12,7 @@ from torch import Tensor
 
 from secureafl.core.errors import ConfigError
 from secureafl.core.ledger import Ledger
+from secureafl.core.members import forget
 from secureafl.core.traits import has_trait
 from secureafl.core.types import Arrival, Decision, ServerView
 from secureafl.core.vectors import choose, norm
@@ -92,6 +93,11 @@ class Server(NamedTuple):
             ready = ready & (norm(decision.direction) <= LARGEST_NORM)
         moved = torch.add(weights, decision.direction, alpha=-self.learning_rate)
         return decision._replace(ready=ready), choose(ready, moved, weights), defense
+
+    def forget(self, state: ServerState, client: int) -> ServerState:
+        """Without what the defence remembers of a client; should it return, it is a new one."""
+        number = torch.tensor(client).to(state.weights.device, non_blocking=True)
+        return state._replace(defense=forget(self.defense, state.defense, number))
 
     def refuse(
         self, state: ServerState, upload: Upload, reason: str

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
     from secureafl.core.types import Arrival
@@ -34,4 +34,11 @@ def with_upload(uploads: Uploads, arrival: Arrival) -> Uploads:
     uploads.gradient.index_copy_(0, index, arrival.gradient[None])
     uploads.base.index_copy_(0, index, arrival.base[None])
     uploads.known.index_fill_(0, index, True)
+    return uploads
+
+
+def without_uploads(uploads: Uploads, client: Int[Tensor, ""]) -> Uploads:
+    """As if the client had never sent any, in place."""
+    for rows in uploads:
+        rows.index_fill_(0, client.view(1), 0)
     return uploads

@@ -73,6 +73,10 @@ class AsyncDefender:
         state = self._remembered(state, upload)
         return Decision(accepted, accepted, direction, scores, "cosine"), state
 
+    def forget(self, state, client):
+        state.credit.index_fill_(0, client.view(1), 0)
+        return state
+
     def _credit(self, state: State, arrival: Arrival, similarity: Tensor) -> Float[Tensor, ""]:
         """The client's credit after this upload, written in place."""
         before = row(state.credit, arrival.client)

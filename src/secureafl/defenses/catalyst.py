@@ -86,6 +86,11 @@ class Catalyst:
         scores = {"lag": lag, "answers": answers.sum()}
         return Decision(taken, ready, direction, scores, "too_old"), _after(state, server, ready)
 
+    def forget(self, state, client):
+        for table in (state.units, state.lengths, state.known, state.fresh):
+            table.index_fill_(1, client.view(1), 0)
+        return state
+
 
 def _with_upload(state: State, arrival: Arrival, slot: Tensor, taken: Tensor) -> State:
     """The upload in its client's row of a model's slot, where it replaces an earlier one."""

@@ -19,7 +19,7 @@ import torch
 from secureafl.core.errors import require
 from secureafl.core.shares import whole_clients
 from secureafl.core.types import Arrival, Decision
-from secureafl.core.uploads import Uploads, no_uploads, with_upload
+from secureafl.core.uploads import Uploads, no_uploads, with_upload, without_uploads
 from secureafl.core.vectors import clipped, exact_norm, exactly_scaled, row, set_row
 
 if TYPE_CHECKING:
@@ -93,6 +93,13 @@ class Kardam:
         scores = {"lipschitz": factor, "threshold": threshold, "weight": weight}
         state = _after(state, arrival, passed, accepted)
         return Decision(accepted, accepted, direction, scores, "filter"), state
+
+    def forget(self, state, client):
+        index = client.view(1)
+        state.factors.index_fill_(0, index, -torch.inf)
+        state.count.index_fill_(0, index, 0)
+        # `senders` stays: it is what the last steps were made of, and so the server's.
+        return state._replace(sent=without_uploads(state.sent, client))
 
     def _dampening(self, staleness: Int[Tensor, ""]) -> Float[Tensor, ""]:
         late = staleness.double()

@@ -21,15 +21,16 @@ import torch
 
 from secureafl.aggregators.median import Median
 from secureafl.core.errors import require
+from secureafl.core.members import forget
 from secureafl.core.protocols import Aggregator, Estimator, OrderRule
 from secureafl.core.quantile import History, no_history
 from secureafl.core.rules import apply_rule
 from secureafl.core.traits import has_trait
 from secureafl.core.types import Arrival, Decision, Entry, Inner, News, ServerView
-from secureafl.core.uploads import Uploads, no_uploads, with_upload
+from secureafl.core.uploads import Uploads, no_uploads, with_upload, without_uploads
 from secureafl.core.vectors import row, scaled, zero_unless
 from secureafl.estimators.lbfgs import Lbfgs
-from secureafl.kernels.memory import Memory, no_memory
+from secureafl.kernels.memory import Memory, no_memory, without_client
 from secureafl.kernels.operations import after_step, exchange, hear, judge, meet, order_step
 from secureafl.kernels.step import Choice, moves_since, step_along
 from secureafl.kernels.tiles import BASE, GRADIENT, OWN, combine, read_client
@@ -97,6 +98,15 @@ class SecureAfl:
             direction, ready, state = arrival.gradient, accepted, state._replace(memory=memory)
         bounded = self.estimate  # `after_step` saw to it
         return Decision(accepted, ready, direction, scores, "lipschitz", bounded), state
+
+    def forget(self, state, client):
+        return State(
+            without_client(state.memory, client),
+            state.reference and without_uploads(state.reference, client),
+            state.factors,
+            forget(self.estimator, state.notes, client),
+            forget(self.aggregator, state.rule, client),
+        )
 
     def _aggregate(
         self,

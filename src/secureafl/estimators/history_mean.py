@@ -49,6 +49,9 @@ class HistoryMean:
         place = (count % self.length).view(1)
         return Entry(place, ("upload",), keep), notes
 
+    def forget(self, state, client):
+        return Notes(state.count.index_fill_(0, client.view(1), 0))
+
     def shares(self, notes, inner):
         filled = notes.count.clamp(min=1, max=self.length)[:, None]
         place = torch.arange(self.length, device=filled.device)

@@ -60,5 +60,8 @@ class Lbfgs:
         places, pair = place_pair(notes.appended, arrival.client, news, keep, size, bound)
         return Entry(places, ("step", "change"), pair), notes
 
+    def forget(self, state, client):
+        return Notes(state.appended.index_fill_(0, client.view(1), 0))
+
     def shares(self, notes, inner):
         return lbfgs_shares(inner, notes.appended, self.buffer_size, self.max_correction)

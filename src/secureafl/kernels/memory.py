@@ -14,7 +14,7 @@ import torch
 from secureafl.kernels.tiles import allocate
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
 
@@ -38,3 +38,12 @@ def no_memory(num_clients: int, slots: int, weights: Tensor) -> Memory:
         torch.zeros(num_clients, slots, **exact),
         weights.double() @ weights.double(),
     )
+
+
+def without_client(memory: Memory, client: Int[Tensor, ""]) -> Memory:
+    """As if the client had never been heard of, in place; so in all versions of the operations."""
+    index = client.view(1)
+    memory.vectors.index_fill_(1, index, 0)
+    for rows in (memory.known, memory.gram, memory.along):
+        rows.index_fill_(0, index, 0)
+    return memory

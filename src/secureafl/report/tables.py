@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from secureafl.core.errors import RunError, SecureAflError
-from secureafl.core.events import EvaluationEvent, Event
+from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event
 from secureafl.report.labels import kind, label_runs
 from secureafl.results import (
     EVENTS,
@@ -223,6 +223,8 @@ def _checked(event: Event) -> Event:
             str(name): _number(value) for name, value in event.metrics.items()
         }
         return EvaluationEvent(event.round, metrics)
+    if not isinstance(event, ArrivalEvent):
+        return event  # nothing of it is shown
     for name, type_ in _FIELDS.items():
         if not isinstance(getattr(event, name), type_):
             raise TypeError(f"{name} is not of type {type_.__name__}")
@@ -248,6 +250,7 @@ def _columns(events: Iterable[Event]) -> tuple[list[EvaluationEvent], Arrivals]:
     for event in events:
         if isinstance(event, EvaluationEvent):
             evaluations.append(event)
+        if not isinstance(event, ArrivalEvent):
             continue
         rounds.append(event.round)
         clients.append(event.client)

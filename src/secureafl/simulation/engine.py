@@ -88,6 +88,10 @@ class Eager:
         state = ServerState(state.round + 1, weights, defense, state.ledger)
         return lambda: _verdict(figures.tolist(), [*decision.scores], decision.reason), state
 
+    def forget(self, state: ServerState, client: int) -> ServerState:
+        """The server's state without what the defence remembers of a client."""
+        return self._server.forget(state, client)
+
 
 class Replayed(Eager):
     """Client gradient and server step recorded on a GPU, on a stream of the run's own.
@@ -175,6 +179,12 @@ class Replayed(Eager):
         self._expect(self._figures)
         state = state._replace(round=state.round + 1)
         return lambda: _verdict(self._figures.read(), self._names, self._reason), state
+
+    def forget(self, state: ServerState, client: int) -> ServerState:
+        """See `Eager`; not recorded, because it is rare, but written to where the step looks."""
+        forgotten = super().forget(state, client)
+        put_back(*(_tensors(s.weights, s.defense) for s in (state, forgotten)))
+        return state
 
     def _expect(self, reading: Reading) -> None:
         reading.expect()

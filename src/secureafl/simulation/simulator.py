@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from secureafl.core.errors import ConfigError, RunError
-from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event
+from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event, ForgottenEvent
+from secureafl.core.members import Ageing
 from secureafl.core.protocols import Backdoor
 from secureafl.core.random import numpy_generator, torch_generator
 from secureafl.core.server import Server, ServerState, Upload, objection_to_length
@@ -92,6 +93,7 @@ class Simulation:
             trusted = draw_trusted(self._clients, made.trusted_samples, made.seed)
         self._server = Server(made.defense, made.clients, made.training.server_rate, trusted)
         self._state = self._server.start(weights)
+        self._ageing = Ageing(made.forget_after)
         self._start_engine()
         self._lend(self._state)
 
@@ -154,10 +156,18 @@ class Simulation:
             found, malicious = verdict(), self._attackers.attacks(client, now)
             self._lend(state)
             events.append(arrival_event(found, now, client, malicious, now - version))
-            self._state: ServerState = state
+            self._ageing.hear(client, now)
+            self._state: ServerState = self._without_the_old(state, events)
             if state.round in self._evaluated:
                 events.append(self._evaluate())
         yield events
+
+    def _without_the_old(self, state: ServerState, events: list[Event]) -> ServerState:
+        """Forget whoever was not heard of for long."""
+        for client in self._ageing.due(state.round):
+            state = self._engine.forget(state, client)
+            events.append(ForgottenEvent(state.round, client))
+        return state
 
     def _objection(self, upload: Upload) -> Later:
         """Why the server will not take this upload; to be known later."""
@@ -248,6 +258,9 @@ class Simulation:
         except KeyError as error:
             raise RunError(f"the checkpoint lacks {error}: it is of another experiment") from error
         self._state = state._replace(round=now, defense=defense)
+        self._ageing = Ageing(self.experiment.forget_after)
+        for earlier in range(max(0, now - self.experiment.forget_after), now):
+            self._ageing.hear(int(self.trace.client[earlier]), earlier)
         self._start_engine()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from secureafl.core.events import ArrivalEvent, Event
+from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event
 
 
 class Standing(NamedTuple):
@@ -17,8 +17,10 @@ class Standing(NamedTuple):
 
     def after(self, event: Event) -> Standing:
         """The standing with one more event counted in."""
-        if not isinstance(event, ArrivalEvent):
+        if isinstance(event, EvaluationEvent):
             return self._replace(metrics=event.metrics)
+        if not isinstance(event, ArrivalEvent):
+            return self
         return self._replace(
             round=event.round + 1,
             accepted=self.accepted + event.accepted,

@@ -1,0 +1,102 @@
+"""Clients that come and go, in a run."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulation.small import run, tiny
+
+from secureafl.core.errors import ConfigError
+from secureafl.core.events import ArrivalEvent, ForgottenEvent
+from secureafl.defenses import DEFENSES
+from secureafl.results import read_events
+from secureafl.simulation.recording import start_run
+from secureafl.simulation.simulator import Simulation
+
+CHURN = {"late": 0.3, "stay": 12, "away": 12}
+ROUNDS = 50
+
+
+def coming_and_going(**changes):
+    arrivals = {"kind": "uniform", "churn": CHURN}
+    return tiny(**{"rounds": ROUNDS, "arrivals": arrivals, "forget_after": 8} | changes)
+
+
+def forgotten(events):
+    return [(e.round, e.client) for e in events if isinstance(e, ForgottenEvent)]
+
+
+@pytest.mark.parametrize("kind", ["uniform", "event_driven"])
+def test_client_is_forgotten_when_it_was_silent_for_long_and_named(kind):
+    churn = CHURN if kind == "uniform" else {**CHURN, "stay": 2, "away": 2}
+    simulation = Simulation(coming_and_going(arrivals={"kind": kind, "churn": churn}))
+    events, clients = run(simulation, ROUNDS), simulation.trace.client.tolist()
+    expected = [
+        (now, clients[now - 9])
+        for now in range(9, ROUNDS + 1)
+        if clients[now - 9] not in clients[now - 8 : now]
+    ]
+    assert forgotten(events) == expected
+    assert len(expected) >= 2
+
+
+def test_forgotten_client_has_no_lipschitz_factor_when_it_returns():
+    simulation = Simulation(coming_and_going())
+    new, returns = set(range(6)), 0
+    for event in run(simulation, ROUNDS):
+        if isinstance(event, ForgottenEvent):
+            new.add(event.client)
+        elif isinstance(event, ArrivalEvent):
+            if event.client in new:
+                assert event.scores["lipschitz"] is None
+                returns += 1
+            new.discard(event.client)
+    assert returns > 6
+
+
+@pytest.mark.parametrize("defense", DEFENSES)
+def test_run_with_churn_restored_at_any_round_equals_the_uninterrupted_one(defense):
+    made = coming_and_going(defense=defense, attack="sign_flip", rounds=30)
+    whole, events, left, snapshots = Simulation(made), [], [], []
+    for _ in range(30):
+        snapshots.append(whole.snapshot())
+        left.append(len(events))
+        events += whole.advance()
+    assert forgotten(events)
+    for now in range(3, 30, 4):
+        other = Simulation(made)
+        other.restore(snapshots[now])
+        assert run(other, 30) == events[left[now] :]
+        assert torch.equal(other.weights, whole.weights)
+
+
+@given(forget_after=st.integers(1, 30))
+@settings(max_examples=10)
+def test_memory_holds_exactly_the_clients_heard_of_lately(forget_after):
+    simulation = Simulation(coming_and_going(forget_after=forget_after))
+    while not simulation.finished:
+        simulation.advance()
+        now = simulation.round
+        lately = set(simulation.trace.client[max(0, now - forget_after) : now].tolist())
+        known = simulation.defense_state.memory.known
+        assert set(torch.nonzero(known).flatten().tolist()) == lately
+
+
+def test_nobody_is_forgotten_unless_asked():
+    simulation = Simulation(coming_and_going(forget_after=0))
+    assert not forgotten(run(simulation, ROUNDS))
+
+
+def test_run_folder_names_who_was_forgotten(tmp_path):
+    recording = start_run(coming_and_going(), tmp_path / "run", 1e9)
+    seen = forgotten(recording)
+    assert seen == forgotten(read_events(tmp_path / "run"))
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["forgotten"] == len(seen) > 0
+
+
+def test_negative_age_is_refused():
+    with pytest.raises(ConfigError, match="forget_after = -1: give 0"):
+        tiny(forget_after=-1)
