@@ -75,6 +75,11 @@ class Journal:
         """Release the file."""
         self._file.close()
 
+    def remove(self) -> None:
+        """The run is finished; nobody needs the uploads any longer."""
+        self.close()
+        self._path.unlink()
+
 
 def pack(entry: Entry) -> bytes:
     """The entry as bytes."""

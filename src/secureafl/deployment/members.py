@@ -27,12 +27,14 @@ class Seated(NamedTuple):
 class Members:
     """Slots 0 to capacity - 1."""
 
-    def __init__(self, folder: Path, capacity: int) -> None:
+    def __init__(self, folder: Path, capacity: int, forget_after: int) -> None:
         """Take up what the file says, but for a last line that a kill has cut."""
-        self._capacity, self._path = capacity, folder / MEMBERS
+        self._capacity, self._forget_after = capacity, forget_after
+        self._path = folder / MEMBERS
         self._slots: dict[int, int] = {}  # by node
         self._owners: dict[int, int] = {}  # node by slot
         self._free: set[int] = set()  # forgotten slots, which still have an owner
+        self._silent: dict[int, int] = {}  # slots never uploaded from, by round of seating
         for line in self._read():
             self._seat(line)
 
@@ -48,7 +50,7 @@ class Members:
         if node in self._slots:
             return self._slots[node]
         never_used = set(range(self._capacity)) - self._owners.keys()
-        left = never_used or self._free
+        left = never_used or self._free or self._long_silent(now)
         if not left:
             return None
         line = Seated(now, node, min(left))
@@ -64,6 +66,13 @@ class Members:
     def heard(self, client: int) -> None:
         """The client has uploaded; its slot is its own (again)."""
         self._free.discard(client)
+        self._silent.pop(client, None)
+
+    def _long_silent(self, now: int) -> set[int]:
+        """Slots of nodes that came and never uploaded: the defence has nothing to forget."""
+        if not self._forget_after:
+            return set()
+        return {c for c, since in self._silent.items() if now - since > self._forget_after}
 
     def _seat(self, line: Seated) -> None:
         before = self._owners.get(line.client)
@@ -72,6 +81,7 @@ class Members:
         self._slots[line.node] = line.client
         self._owners[line.client] = line.node
         self._free.discard(line.client)
+        self._silent[line.client] = line.round
 
     def _read(self) -> list[Seated]:
         try:

@@ -26,6 +26,13 @@ ATTACK = "attack"  # the entry of ABOUT
 _FLOAT32, _NUMPY = "float32", "numpy.ndarray"
 
 
+FAILED = "failed"  # the client's app raised or crashed, or its node went away: no answer at all
+REFUSALS = frozenset(
+    {"wrong_records", "wrong_names", "wrong_type", "wrong_shape", "wrong_size", "wrong_head"}
+    | {"not_finite", "oversized", "malformed"}
+)
+
+
 class Answer(NamedTuple):
     """What a client sent, clean: finite numbers in the form of the model's flat vector."""
 
