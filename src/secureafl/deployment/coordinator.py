@@ -30,7 +30,6 @@ from secureafl.deployment.messages import Answer
 from secureafl.experiment import Experiment, write_experiment
 from secureafl.kernels.choice import use_kernels
 from secureafl.results import (
-    EXPERIMENT,
     PROVENANCE,
     Checkpoint,
     RunFolder,
@@ -52,10 +51,10 @@ _SMALL_JOURNAL = 16 * 2**20  # bytes that are read and applied again in no time
 
 
 class Coordinator:
-    """A run in its folder: new, or taken up where it was left or killed."""
+    """A run in its folder: `create` makes one, `take_up` goes on with it wherever it was left."""
 
-    def __init__(self, experiment: Experiment, path: Path) -> None:
-        """Load the task; recover if the folder holds a run of this experiment."""
+    def __init__(self, experiment: Experiment) -> None:
+        """Load the task."""
         if experiment.threads:
             torch.set_num_threads(experiment.threads)
         use_kernels(experiment.kernels)
@@ -71,8 +70,6 @@ class Coordinator:
         self._server = self._make_server()
         self._state = self._server.start(flatten(model))
         self._malicious: set[int] = set()
-        self.folder = self._open(path)
-        self._take_up()
 
     def _make_server(self) -> Server:
         made, trusted = self.experiment, None
@@ -169,35 +166,32 @@ class Coordinator:
 
     # The folder.
 
-    def _open(self, path: Path) -> RunFolder:
-        made, found = self.experiment, self._data.fingerprint
-        if not (path / EXPERIMENT).is_file():
-            provenance = {
-                "seed": made.seed,
-                "data": self._data.source,
-                "data_fingerprint": found,
-                "sessions": [],
-            }
-            return RunFolder.create(path, write_experiment(made), provenance)
-        require_same(made, path)
-        folder = RunFolder(path)
-        if folder.finished:
-            raise RunError(f"{path}: already finished; see it with 'secureafl report {path}'")
-        if read_json(path / PROVENANCE).get("data_fingerprint") != found:
-            raise RunError(f"{path}: was begun on other data than {self._data.source}")
-        return folder
+    def create(self, path: Path) -> None:
+        """Make the folder of a new run."""
+        made, data = self.experiment, self._data
+        provenance = {
+            "seed": made.seed,
+            "data": data.source,
+            "data_fingerprint": data.fingerprint,
+            "sessions": [],
+        }
+        RunFolder.create(path, write_experiment(made), provenance).close()
 
-    def _take_up(self) -> None:
-        """The state the folder holds: that of the checkpoint, and the journal applied to it."""
-        made, path = self.experiment, self.folder.path
+    def take_up(self, path: Path) -> None:
+        """The state that the folder holds: its checkpoint, with the journal after it applied."""
+        made = self.experiment
+        require_same(made, path)
+        self.folder = RunFolder(path)
+        if self.folder.finished:
+            raise RunError(f"{path}: already finished; see it with 'secureafl report {path}'")
+        if read_json(path / PROVENANCE).get("data_fingerprint") != self._data.fingerprint:
+            raise RunError(f"{path}: was begun on other data than {self._data.source}")
         self.members = Members(path, made.clients, made.forget_after)
         self._ageing = Ageing(made.forget_after)
-        checkpoint = self.folder.load_checkpoint()
         self._before, self._since = 0.0, time.monotonic()
+        checkpoint = self.folder.load_checkpoint()
         self.folder.rewind(checkpoint.events_bytes if checkpoint else 0)
-        lent: dict[int, Tensor] = {0: self.weights}
-        if checkpoint:
-            lent = self._restore(checkpoint)
+        lent = self._restore(checkpoint) if checkpoint else {0: self.weights}
         self.folder.add_session(describe_session(self.device, self.round))
         self._journal = Journal(path, self.round)
         self._replay(self._journal.read(), lent)

@@ -55,11 +55,14 @@ class Desk:
         self._asked.add(request.node)
 
     def take(self, message: object, node: object) -> Request | str:
-        """The request that an answer belongs to, once; or the reason why it is not wanted."""
+        """The request that an answer belongs to, once; or the reason why it is not wanted.
+
+        A `node` of None speaks for the network itself, and may close any request.
+        """
         request = self._open.get(message) if isinstance(message, str) else None
         if request is None:
             return "unknown_request"  # never made, answered already, or given up
-        if node != request.node:
+        if node is not None and node != request.node:
             return "wrong_sender"
         self._close(str(message))
         return request

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from flwr.app import Message
+from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 from flwr.serverapp import Grid
@@ -32,13 +33,13 @@ class Reply(NamedTuple):
     """What came back to a request."""
 
     request: str  # message id
-    node: int
+    node: int | None  # None: Flower itself says that there will be no answer
     content: Mapping[str, Any] | None  # its records
     reason: str  # why there is no content
 
 
 class _Arriving(NamedTuple):
-    node: int
+    node: int | None
     root: str
     missing: list[str]
     pieces: dict[str, bytes]
@@ -57,8 +58,10 @@ class Inbox:
         if not isinstance(self._grid, HttpGrid):
             return [_reply(message) for message in self._grid.pull_messages(wanted)]
         self._arriving = {r: a for r, a in self._arriving.items() if r in wanted}
-        if wanted:
-            self._look(wanted)
+        # Asked again for what it has handed out, Flower says that there is no such message.
+        news = [request for request in wanted if request not in self._arriving]
+        if news:
+            self._look(news)
         done = [reply for request in [*self._arriving] if (reply := self._collect(request))]
         for reply in done:
             self._confirm(self._arriving.pop(reply.request))
@@ -74,7 +77,7 @@ class Inbox:
         for message, tree in trees:
             facts = message.metadata
             missing = [piece.object_id for piece in iterate_object_tree(tree)]
-            arriving = _Arriving(facts.src_node_id, facts.message_id, missing, {})
+            arriving = _Arriving(_sender(facts), facts.message_id, missing, {})
             self._arriving[facts.reply_to_message_id] = arriving
 
     def _collect(self, request: str) -> Reply | None:
@@ -112,8 +115,12 @@ class Inbox:
 def _reply(message: Message) -> Reply:
     facts = message.metadata
     if message.has_error():
-        return Reply(facts.reply_to_message_id, facts.src_node_id, None, FAILED)
-    return Reply(facts.reply_to_message_id, facts.src_node_id, message.content, "")
+        return Reply(facts.reply_to_message_id, _sender(facts), None, FAILED)
+    return Reply(facts.reply_to_message_id, _sender(facts), message.content, "")
+
+
+def _sender(facts: Any) -> int | None:
+    return None if facts.src_node_id == SUPERLINK_NODE_ID else facts.src_node_id
 
 
 def put_together(root: str, pieces: dict[str, bytes], most_bytes: int) -> Message | str:

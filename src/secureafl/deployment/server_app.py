@@ -6,7 +6,6 @@ the new model. Nobody waits for anybody.
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
 from pathlib import Path
@@ -20,13 +19,14 @@ from secureafl.deployment.client_app import REQUEST, named_arrays
 from secureafl.deployment.coordinator import Coordinator
 from secureafl.deployment.desk import Desk, Request
 from secureafl.deployment.inbox import Inbox, Reply
-from secureafl.deployment.logs import tell
+from secureafl.deployment.logs import Log
 from secureafl.deployment.messages import FAILED, TRAINED, Form
 from secureafl.deployment.metrics import Metrics
 from secureafl.deployment.options import Options, read_file
+from secureafl.deployment.standing import LOG, show_life, to_leave
 from secureafl.experiment import write_experiment
+from secureafl.results import EXPERIMENT
 
-SIGN_OF_LIFE, STOP = "server/alive", "server/stop"  # in the run folder: who works, and to be left
 _AT_ONCE = 16  # messages pushed together
 _PATIENCE = 300.0  # seconds a SuperLink may be away before this process gives up
 
@@ -41,33 +41,38 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def run(grid: Grid, file: Path, out: Path, attempt: str = "") -> None:
-    """Serve the experiment in a file to its end, or until a file asks to stop."""
+    """Serve the experiment in a file to its end, or until asked to leave."""
     experiment, options = read_file(file)
-    coordinator = Coordinator(experiment, out)
-    place = out / SIGN_OF_LIFE
-    place.parent.mkdir(exist_ok=True)
-    place.write_text(f"{os.getpid()} {attempt}\n")
-    tell("serving", round=coordinator.round, rounds=experiment.rounds, attempt=attempt)
-    conversation = Conversation(grid, coordinator, options)
+    server = Coordinator(experiment)
+    if not (out / EXPERIMENT).is_file():
+        server.create(out)
+    server.take_up(out)
+    (out / LOG).parent.mkdir(exist_ok=True)
+    tell = Log(out / LOG)
+    tell("serving", round=server.round, rounds=experiment.rounds, attempt=attempt)
+    conversation = Conversation(grid, server, options, tell)
     if options.metrics_port:
         conversation.metrics.publish(options.metrics_port)
-    while not coordinator.finished and not (out / STOP).exists():
-        if not conversation.turn():
+    show_life(out, attempt, server.round)
+    while not server.finished and not to_leave(out):
+        if conversation.turn():
+            show_life(out, attempt, server.round)
+        else:
             time.sleep(options.poll_seconds)
-    coordinator.close()
-    tell("finished" if coordinator.finished else "stopped", round=coordinator.round)
+    server.close()
+    tell("finished" if server.finished else "stopped", round=server.round)
 
 
 class Conversation:
     """The server's side of all that is said on a grid."""
 
-    def __init__(self, grid: Grid, coordinator: Coordinator, options: Options) -> None:
-        self._grid, self._server = grid, coordinator
+    def __init__(self, grid: Grid, server: Coordinator, options: Options, tell: Log) -> None:
+        self._grid, self._server, self._tell = grid, server, tell
         self._desk = Desk(options.deadline, options.answers_per_minute)
-        self._form = Form(coordinator.layout)
+        self._form = Form(server.layout)
         self._inbox = Inbox(grid, self._form.most_bytes)
         self._deadline = options.deadline
-        self._experiment = write_experiment(coordinator.experiment)
+        self._experiment = write_experiment(server.experiment)
         self._sent: tuple[int, Any] = (-1, None)  # version of the arrays made last, and these
         self._full: set[int] = set()  # nodes that were told of as without a slot
         self._here: set[int] = set()
@@ -95,9 +100,9 @@ class Conversation:
     def _look_around(self) -> None:
         here = set(self._grid.get_node_ids())
         for node in here - self._here:
-            tell("here", node=node)
+            self._tell("here", node=node)
         for node in self._here - here:
-            tell("gone", node=node)
+            self._tell("gone", node=node)
         self._here = here
         self.metrics.clients.set(len(here))
 
@@ -107,7 +112,7 @@ class Conversation:
         if isinstance(request, str):
             self._drop(request, reply.node)
             return
-        if reply.reason == FAILED or self._server.members.slot(request.node) != request.client:
+        if reply.reason == FAILED or reply.node is None or self._server.members.slot(request.node) != request.client:
             # No answer, or one of a node whose slot is somebody else's by now.
             self._desk.done(request.node, False, now)
             self._give_up(request, reply.reason or "slot_taken")
@@ -118,16 +123,15 @@ class Conversation:
         self.metrics.count(events, time.perf_counter() - began)
         for event in events:
             if isinstance(event, ArrivalEvent):
-                facts = event._asdict()
-                tell("arrival", node=request.node, **facts)
+                self._tell("arrival", node=request.node, **event._asdict())
 
     def _give_up(self, request: Request, reason: str) -> None:
         self._server.give_up(request.version)
         self._drop(reason, request.node)
 
-    def _drop(self, reason: str, node: int) -> None:
+    def _drop(self, reason: str, node: int | None) -> None:
         self.metrics.drop(reason)
-        tell("dropped", node=node, reason=reason)
+        self._tell("dropped", node=node, reason=reason)
 
     def _ask_the_free(self) -> None:
         free = [n for n in sorted(self._here) if self._desk.may_ask(n, time.monotonic())]
@@ -141,7 +145,7 @@ class Conversation:
         if slot is None and node not in self._full:
             self._full.add(node)
             clients = self._server.experiment.clients
-            tell("no_slot", node=node, remedy=f"all {clients} are taken; raise clients")
+            self._tell("no_slot", node=node, remedy=f"all {clients} are taken; raise clients")
         return slot
 
     def _ask(self, seated: list[tuple[int, int]]) -> None:
@@ -180,7 +184,7 @@ class Conversation:
         """The SuperLink is away: it is started again, and what it knew is in its database."""
         now = time.monotonic()
         self._away_since = self._away_since or now
-        tell("grid_away", error=type(error).__name__, seconds=round(now - self._away_since, 1))
+        self._tell("grid_away", error=type(error).__name__, seconds=round(now - self._away_since, 1))
         if now - self._away_since > _PATIENCE:
             raise error
         time.sleep(1.0)

@@ -1,0 +1,87 @@
+"""What `secureafl join` keeps running: Flower's SuperNode, and a worker that trains for it.
+
+A node that is cut off or killed is started again until it is let in: after a kill the SuperLink
+takes the old one for alive for about a minute, and refuses the new one that long.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from secureafl.core.errors import ConfigError
+from secureafl.deployment.client_app import WORKER
+from secureafl.deployment.processes import environment, free_port, require_safe, start, stop
+
+_AGAIN_SECONDS = 5.0
+
+
+class Member:
+    """The two processes of one client."""
+
+    def __init__(
+        self, server: str, conduct: dict[str, Any], ca: Path | None, key: Path | None, insecure: bool
+    ) -> None:
+        """Nothing is started yet. `conduct` is as `worker.conduct_from` takes it."""
+        remedy = "give --ca (the server's ca.crt) and --key"
+        require_safe(server, ca is not None and key is not None, insecure, remedy)
+        for name, path in (("--ca", ca), ("--key", key)):
+            if path is not None and not path.is_file():
+                raise ConfigError(f"{name} {path}: no such file")
+        if key is not None and ca is None:
+            raise ConfigError(f"--key {key}: give --ca too; keys are used with TLS only")
+        self._server, self._conduct, self._ca, self._key = server, conduct, ca, key
+        self._home = Path(tempfile.mkdtemp(prefix="secureafl-"))  # nobody else may enter it
+        self._env = environment(self._home)
+        self._node: subprocess.Popen[bytes] | None = None
+        self._worker: subprocess.Popen[bytes] | None = None
+        self._not_before = 0.0
+        self.starts = 0  # of the node
+
+    @property
+    def log(self) -> Path:
+        """Where the node's words are."""
+        return self._home / "supernode.log"
+
+    def turn(self) -> None:
+        """See that both run."""
+        if self._worker is None or self._worker.poll() is not None:
+            words = [str(self._socket), json.dumps(self._conduct)]
+            command = [sys.executable, "-m", "secureafl.deployment.worker", *words]
+            self._worker = start(command, self._home / "worker.log", self._env)
+        gone = self._node is None or self._node.poll() is not None
+        if gone and time.monotonic() >= self._not_before:
+            self._node = start(self._supernode(), self.log, self._env)
+            self._not_before = time.monotonic() + _AGAIN_SECONDS
+            self.starts += 1
+
+    @property
+    def _socket(self) -> Path:
+        return self._home / "worker.sock"
+
+    def _supernode(self) -> list[str]:
+        words = ["flower-supernode", "--superlink", self._server]
+        # Tried again by us, not by itself: so that a refusal shows.
+        words += ["--max-retries", "3", "--port", str(free_port())]
+        words += ["--node-config", f'{WORKER}="{self._socket}"']
+        words += ["--root-certificates", str(self._ca)] if self._ca else ["--insecure"]
+        return [*words, "--auth-supernode-private-key", str(self._key)] if self._key else words
+
+    def refusal(self) -> str:
+        """Why the node ended last, in Flower's words; empty while it runs."""
+        if self._node is None or self._node.poll() is None:
+            return ""
+        lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines()]
+        return next((line for line in reversed(lines) if "rror" in line), "it ended")[-200:]
+
+    def stop(self) -> None:
+        """End both, and leave nothing behind."""
+        stop(self._node)
+        stop(self._worker)
+        shutil.rmtree(self._home, ignore_errors=True)
