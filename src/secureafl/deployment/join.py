@@ -17,9 +17,17 @@ from typing import Any
 
 from secureafl.core.errors import ConfigError
 from secureafl.deployment.client_app import WORKER
-from secureafl.deployment.processes import environment, free_port, require_safe, start, stop
+from secureafl.deployment.processes import (
+    end_leftovers,
+    environment,
+    free_port,
+    require_safe,
+    start,
+    stop,
+)
 
 _AGAIN_SECONDS = 5.0
+_REASON = "[code:"  # how Flower's line begins that says why
 
 
 class Member:
@@ -38,7 +46,7 @@ class Member:
             raise ConfigError(f"--key {key}: give --ca too; keys are used with TLS only")
         self._server, self._conduct, self._ca, self._key = server, conduct, ca, key
         self._home = Path(tempfile.mkdtemp(prefix="secureafl-"))  # nobody else may enter it
-        self._env = environment(self._home)
+        self._env = environment(self._home / "flower")
         self._node: subprocess.Popen[bytes] | None = None
         self._worker: subprocess.Popen[bytes] | None = None
         self._not_before = 0.0
@@ -54,9 +62,11 @@ class Member:
         if self._worker is None or self._worker.poll() is not None:
             words = [str(self._socket), json.dumps(self._conduct)]
             command = [sys.executable, "-m", "secureafl.deployment.worker", *words]
-            self._worker = start(command, self._home / "worker.log", self._env)
+            env = {**self._env, "FLWR_HOME": str(self._home)}  # not one of Flower's
+            self._worker = start(command, self._home / "worker.log", env)
         gone = self._node is None or self._node.poll() is not None
         if gone and time.monotonic() >= self._not_before:
+            end_leftovers(self._home / "flower")
             self._node = start(self._supernode(), self.log, self._env)
             self._not_before = time.monotonic() + _AGAIN_SECONDS
             self.starts += 1
@@ -78,10 +88,11 @@ class Member:
         if self._node is None or self._node.poll() is None:
             return ""
         lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines()]
-        return next((line for line in reversed(lines) if "rror" in line), "it ended")[-200:]
+        return next((line for line in reversed(lines) if line.startswith(_REASON)), "it ended")
 
     def stop(self) -> None:
         """End both, and leave nothing behind."""
         stop(self._node)
         stop(self._worker)
+        end_leftovers(self._home / "flower")
         shutil.rmtree(self._home, ignore_errors=True)

@@ -63,6 +63,16 @@ def stop(process: subprocess.Popen[bytes] | None) -> None:
         process.wait()
 
 
+def end_leftovers(home: Path) -> None:
+    """End what Flower's programs started below `home` and left behind: some outlive their parents."""
+    mark = f"FLWR_HOME={home}".encode()
+    for place in Path("/proc").glob("[0-9]*/environ"):
+        number = int(place.parent.name)
+        with contextlib.suppress(OSError):  # it has ended, or is not ours
+            if number != os.getpid() and mark in place.read_bytes().split(b"\0"):
+                os.kill(number, signal.SIGKILL)
+
+
 def is_alive(number: int) -> bool:
     """Whether there is a process of that number."""
     try:

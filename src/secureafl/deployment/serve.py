@@ -21,6 +21,7 @@ from secureafl.deployment.coordinator import Coordinator
 from secureafl.deployment.keys import CA, CERTIFICATE, KEYS, SERVER_KEY
 from secureafl.deployment.options import TABLE, Options
 from secureafl.deployment.processes import (
+    end_leftovers,
     environment,
     is_alive,
     listens,
@@ -196,6 +197,7 @@ class Service:
             time.sleep(0.2)
         stop(self._exec)
         stop(self._link)
+        end_leftovers(self._home / "flower")
         (self.out / STOP).unlink(missing_ok=True)
         (self.out / SERVE).unlink(missing_ok=True)
 
