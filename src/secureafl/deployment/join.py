@@ -76,9 +76,7 @@ class Member:
         return self._home / "worker.sock"
 
     def _supernode(self) -> list[str]:
-        words = ["flower-supernode", "--superlink", self._server]
-        # Tried again by us, not by itself: so that a refusal shows.
-        words += ["--max-retries", "3", "--port", str(free_port())]
+        words = ["flower-supernode", "--superlink", self._server, "--port", str(free_port())]
         words += ["--node-config", f'{WORKER}="{self._socket}"']
         words += ["--root-certificates", str(self._ca)] if self._ca else ["--insecure"]
         return [*words, "--auth-supernode-private-key", str(self._key)] if self._key else words
