@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from secureafl.core.events import ArrivalEvent, Event, ForgottenEvent
@@ -54,6 +56,16 @@ class Metrics:
         """A message that was no arrival."""
         self._unasked.labels(reason).inc()
 
-    def publish(self, port: int) -> None:
-        """Answer at /metrics, to this machine only: a scraper elsewhere comes through a tunnel."""
-        start_http_server(port, "127.0.0.1", self.registry)
+    def publish(self, port: int) -> Callable[[], None]:
+        """Answer at /metrics, to this machine only: a scraper elsewhere comes through a tunnel.
+
+        Calling what is returned ends it.
+        """
+        server, thread = start_http_server(port, "127.0.0.1", self.registry)
+
+        def end() -> None:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+        return end

@@ -51,8 +51,8 @@ def run(grid: Grid, file: Path, out: Path, attempt: str = "") -> None:
     tell = Log(out / LOG)
     tell("serving", round=server.round, rounds=experiment.rounds, attempt=attempt)
     conversation = Conversation(grid, server, options, tell)
-    if options.metrics_port:
-        conversation.metrics.publish(options.metrics_port)
+    port = options.metrics_port
+    unpublish = conversation.metrics.publish(port) if port else None
     show_life(out, attempt, server.round)
     while not server.finished and not to_leave(out):
         if conversation.turn():
@@ -60,6 +60,8 @@ def run(grid: Grid, file: Path, out: Path, attempt: str = "") -> None:
         else:
             time.sleep(options.poll_seconds)
     server.close()
+    if unpublish:
+        unpublish()
     tell("finished" if server.finished else "stopped", round=server.round)
 
 
