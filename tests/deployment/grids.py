@@ -19,6 +19,13 @@ class Here(Grid):
         as_server()
         self.nodes, self.waiting = nodes, {}
 
+    def leave(self, node):
+        """A node goes, with what it was asked."""
+        del self.nodes[node]
+        gone = [name for name, m in self.waiting.items() if m.metadata.dst_node_id == node]
+        for name in gone:
+            del self.waiting[name]
+
     def get_node_ids(self):
         return list(self.nodes)
 

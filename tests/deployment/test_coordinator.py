@@ -25,6 +25,11 @@ EXPERIMENT = tiny(
 )
 
 
+@pytest.fixture(autouse=True)
+def _no_git(monkeypatch):
+    monkeypatch.setattr("secureafl.simulation.recording._commit", lambda: None)
+
+
 def begun(experiment, path):
     server = Coordinator(experiment)
     server.create(path)

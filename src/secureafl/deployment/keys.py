@@ -12,6 +12,7 @@ import shutil
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
@@ -44,7 +45,7 @@ def register(public: Path, run: Path) -> Path:
         key = serialization.load_ssh_public_key(public.read_bytes())
     except OSError as error:
         raise ConfigError(f"{public}: cannot be read ({error.strerror})") from None
-    except ValueError:
+    except (ValueError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise ConfigError(f"{public}: not a public key; make one with 'secureafl keys make'")

@@ -95,23 +95,29 @@ def serve(place: Path, conduct: Conduct) -> None:
                 line, _ = door.accept()
             except TimeoutError:
                 continue
-            line.settimeout(60.0)
-            with line, line.makefile("rwb") as file:
-                _answer(file, work)
+            _answer(line, work)
 
 
-def _answer(file: BinaryIO, work: Work) -> None:
-    nothing = np.zeros(0, np.float32)
+def _answer(line: socket.socket, work: Work) -> None:
+    line.settimeout(60.0)
+    try:
+        with line, line.makefile("rwb") as file:
+            _send(file, *_done(file, work))
+    except OSError as error:  # who asked is gone; its node asks again
+        print(f"nobody to answer to: {error}", file=sys.stderr, flush=True)
+
+
+def _done(file: BinaryIO, work: Work) -> tuple[dict[str, str], np.ndarray]:
+    """The answer to what is asked; what is wrong with it otherwise."""
     try:
         facts, weights = _receive(file)
         facts.pop("bytes")
         update, attack = work.do(Job(**facts), weights)
-        _send(file, {"attack": attack, "error": ""}, update)
     except (SecureAflError, RuntimeError, ValueError, TypeError, KeyError) as error:
         print(f"cannot train: {error}", file=sys.stderr, flush=True)
-        _send(file, {"attack": "", "error": str(error) or type(error).__name__}, nothing)
-    except OSError as error:  # who asked is gone; its node asks again
-        print(f"nobody to answer to: {error}", file=sys.stderr, flush=True)
+        reason = str(error) or type(error).__name__
+        return {"attack": "", "error": reason}, np.zeros(0, np.float32)
+    return {"attack": attack, "error": ""}, update
 
 
 def conduct_from(facts: Mapping[str, Any]) -> Conduct:
