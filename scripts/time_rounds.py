@@ -1,6 +1,7 @@
 """Time whole simulated rounds: client gradient, attack and server, on real data.
 
 python scripts/time_rounds.py [--device cuda] [--together 16] [--rounds 1000] [--data-dir FOLDER]
+    [--weights samples]
 """
 
 import argparse
@@ -16,7 +17,8 @@ def simulation(defense: str, seed: int, given: argparse.Namespace) -> Simulation
     """The paper's setting under sign flip, without evaluations."""
     values = {"seed": seed, "defense": defense, "attack": "sign_flip", "device": given.device}
     values |= {"task": {"kind": "fashion_mnist", "data_dir": given.data_dir}}
-    return Simulation(from_mapping({**values, "evaluation": {"every": 10**8, "late": 1}}))
+    values |= {"weights": given.weights, "evaluation": {"every": 10**8, "late": 1}}
+    return Simulation(from_mapping(values))
 
 
 def take_turns(runs: list[Simulation], rounds: int) -> float:
@@ -48,6 +50,7 @@ def main() -> None:
     parser.add_argument("--together", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--data-dir", default="")
+    parser.add_argument("--weights", default="equal")
     given = parser.parse_args()
     for defense in ("async_sgd", "secure_afl"):
         runs = [simulation(defense, seed, given) for seed in range(given.together)]

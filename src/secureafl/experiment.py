@@ -12,6 +12,7 @@ from secureafl.aggregators import AGGREGATORS
 from secureafl.arrivals import ARRIVALS, Uniform
 from secureafl.attacks import ATTACKS, NoAttack
 from secureafl.core.errors import ConfigError, require
+from secureafl.core.privacy import Privacy
 from secureafl.core.protocols import (
     Aggregator,
     ArrivalModel,
@@ -49,6 +50,7 @@ class Training:
     # but norms (and so clip_norm) are batch_size times larger.
     reduction: Literal["mean", "sum"] = "mean"
     local_steps: int = 1  # K; a client takes these, each on a new batch, before it uploads
+    privacy: Privacy = field(default_factory=Privacy)
 
     def __post_init__(self) -> None:
         require(self.batch_size >= 1, "batch_size", self.batch_size, "give 1 sample or more")
@@ -106,6 +108,7 @@ class Experiment:
     placement: Literal["random", "grouped"] = "random"  # grouped: they fill whole label groups
     attack_from: int = 0  # the first round that is attacked; before it everybody is honest
     attack_until: int = 0  # the first that is no longer attacked; 0: attacked to the end
+    weights: Literal["equal", "samples"] = "equal"  # what a client's voice counts
     forget_after: int = 0  # rounds without an upload after which a client is forgotten; 0: never
     trusted_samples: int = 100  # clean ones of the server's own, for defences that need them
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -2,6 +2,7 @@ import dataclasses
 
 import pytest
 
+from secureafl.arrivals import Uniform
 from secureafl.attacks import ATTACKS, Gaussian, Scaling
 from secureafl.cli.app import Listed
 from secureafl.cli.listing import _tables, about, list_table
@@ -63,3 +64,7 @@ def test_needs_are_told_in_words():
 
 def test_default_plug_ins_are_told_by_name():
     assert about(SecureAfl).settings["aggregator"] == "Median"
+
+
+def test_settings_within_settings_are_told_as_in_a_file():
+    assert about(Uniform).settings["churn"] == "{ late = 0.0, stay = 0.0, away = 0.0 }"

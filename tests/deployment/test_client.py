@@ -8,7 +8,6 @@ import threading
 
 import numpy as np
 import pytest
-import torch
 from simulation.small import tiny
 
 from secureafl.core.errors import ConfigError
@@ -17,7 +16,7 @@ from secureafl.deployment.keys import make_certificates, make_key, register, rev
 from secureafl.deployment.join import Member
 from secureafl.deployment.processes import split_address
 from secureafl.deployment.serve import make_address
-from secureafl.deployment.trainer import Conduct, Privacy, Trainer
+from secureafl.deployment.trainer import Conduct, Trainer
 from secureafl.deployment.worker import Job, Work, ask, conduct_from
 from secureafl.experiment import write_experiment
 
@@ -52,26 +51,23 @@ def test_attack_that_must_see_others_is_refused():
         trained(conduct_from({"attack": "min_max"}))
 
 
-def test_update_is_clipped_before_it_leaves():
+def test_update_is_cut_before_it_leaves_if_the_client_insists():
     length = np.linalg.norm(trained().update)
-    clipped = trained(Conduct(privacy=Privacy(clip_norm=length / 2))).update
-    np.testing.assert_allclose(clipped, trained().update / 2, rtol=1e-5)
+    conduct = conduct_from({"privacy": {"clip": float(length / 2), "unit": "upload"}})
+    np.testing.assert_allclose(trained(conduct).update, trained().update / 2, rtol=1e-5)
 
 
-def test_noise_is_measured_in_clip_norms_and_never_the_same():
-    zero = torch.zeros(20_000)
-    one, other = (Privacy(clip_norm=2.0, noise=0.5).applied(zero) for _ in range(2))
-    assert float(one.std()) == pytest.approx(1.0, rel=0.05)
-    assert not torch.equal(one, other)
+def test_experiment_may_ask_for_privacy_and_its_noise_is_never_the_same():
+    training = {"batch_size": 4, "privacy": {"clip": 1.0, "noise": 0.5, "unit": "upload"}}
+    one, other = (trained(training=training).update for _ in range(2))
+    assert not np.array_equal(one, other)
+    assert 0.3 < (one - other).std() / 2**0.5 < 0.7
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [((-1.0, 0.0), "clip_norm"), ((1.0, -1.0), "noise"), ((0.0, 1.0), "clip_norm too")],
-)
-def test_wrong_privacy_is_refused(settings, words):
-    with pytest.raises(ConfigError, match=words):
-        Privacy(*settings)
+def test_attackers_are_not_private():
+    privacy = {"clip": 1.0, "noise": 0.5, "unit": "upload"}
+    conduct = conduct_from({"attack": "sign_flip", "privacy": privacy})
+    np.testing.assert_array_equal(trained(conduct).update, trained(conduct).update)
 
 
 def test_folder_that_is_not_there_is_named():

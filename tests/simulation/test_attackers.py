@@ -116,7 +116,7 @@ def test_recorded_run_is_the_one_computed_at_once(attack, defense):
     made = tiny(attack=attack, rounds=ROUNDS, device="cuda", defense=defense)
     recorded, at_once = Simulation(made), Simulation(made)
     parts = at_once._clients, at_once._attackers.poison_batch, at_once._server, at_once._jobs
-    at_once._engine = Eager(*parts)
+    at_once._engine = Eager(*parts, made.seed)
     assert run(recorded, ROUNDS) == run(at_once, ROUNDS)
     assert torch.equal(recorded.weights, at_once.weights)
 

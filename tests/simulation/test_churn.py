@@ -2,16 +2,17 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from simulation.small import run, tiny
 
 from secureafl.core.errors import ConfigError
 from secureafl.core.events import ArrivalEvent, ForgottenEvent
+from secureafl.core.trees import clone, name_tensors
 from secureafl.defenses import DEFENSES
 from secureafl.results import read_events
+from secureafl.simulation.engine import Eager, Replayed
 from secureafl.simulation.recording import start_run
 from secureafl.simulation.simulator import Simulation
 
@@ -72,8 +73,7 @@ def test_run_with_churn_restored_at_any_round_equals_the_uninterrupted_one(defen
         assert torch.equal(other.weights, whole.weights)
 
 
-@given(forget_after=st.integers(1, 30))
-@settings(max_examples=10)
+@pytest.mark.parametrize("forget_after", [1, 8, 30])
 def test_memory_holds_exactly_the_clients_heard_of_lately(forget_after):
     simulation = Simulation(coming_and_going(forget_after=forget_after))
     while not simulation.finished:
@@ -100,3 +100,56 @@ def test_run_folder_names_who_was_forgotten(tmp_path):
 def test_negative_age_is_refused():
     with pytest.raises(ConfigError, match="forget_after = -1: give 0"):
         tiny(forget_after=-1)
+
+
+@pytest.mark.parametrize("defense", DEFENSES)
+def test_forgetting_writes_where_a_recorded_step_looks(defense):
+    simulation = Simulation(coming_and_going(defense=defense))
+    run(simulation, 20)
+    engine = object.__new__(Replayed)  # recording itself needs a GPU
+    engine._server = simulation._server
+    before = simulation._state
+    places = [t.data_ptr() for t in name_tensors(before.defense, "").values()]
+    expected = simulation._server.forget(before._replace(defense=clone(before.defense)), 1)
+    after = engine.forget(before, 1)
+    assert after is before
+    found = name_tensors(after.defense, "")
+    assert [t.data_ptr() for t in found.values()] == places
+    for name, tensor in name_tensors(expected.defense, "").items():
+        assert torch.equal(tensor, found[name])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("unit", ["example", "upload"])
+@pytest.mark.parametrize(("defense", "weights"), [("secure_afl", "samples"), ("kardam", "equal")])
+def test_recorded_run_with_everything_on_is_the_one_computed_at_once(unit, defense, weights):
+    privacy = {"clip": 0.5, "noise": 0.3, "unit": unit}
+    training = {"batch_size": 4, "learning_rate": 0.1, "privacy": privacy}
+    options = {"defense": defense, "weights": weights, "training": training, "device": "cuda"}
+    made = coming_and_going(attack="sign_flip", **options)
+    recorded, at_once = Simulation(made), Simulation(made)
+    parts = at_once._clients, at_once._attackers.poison_batch, at_once._server, at_once._jobs
+    at_once._engine = Eager(*parts, made.seed)
+    events = run(recorded, ROUNDS)
+    assert forgotten(events)
+    assert events == run(at_once, ROUNDS)
+    assert torch.equal(recorded.weights, at_once.weights)
+
+
+def test_samples_weigh_in_a_run_as_they_are_held():
+    skewed = {"kind": "dirichlet", "concentration": 0.3}
+    made = tiny(weights="samples", partition=skewed, defense="async_sgd", rounds=1)
+    simulation = Simulation(made)
+    held = [len(rows) for rows in simulation.shards.rows]
+    assert simulation._server.samples.tolist() == held
+    assert len(set(held)) > 1
+    plain = Simulation(tiny(partition=skewed, defense="async_sgd", rounds=1))
+    start = plain.weights.clone()
+    run(simulation, 1), run(plain, 1)
+    factor = held[int(plain.trace.client[0])] / np.mean(held)
+    torch.testing.assert_close(simulation.weights - start, factor * (plain.weights - start))
+
+
+def test_defence_that_cannot_weigh_is_refused_before_training():
+    with pytest.raises(ConfigError, match="weights = 'samples': Kardam cannot weigh"):
+        Simulation(tiny(weights="samples", defense="kardam"))

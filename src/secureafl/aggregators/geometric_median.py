@@ -11,6 +11,7 @@ Signal Processing 70, 2022.
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from secureafl.aggregators.median import Median
 from secureafl.core.errors import require
@@ -34,9 +35,16 @@ class GeometricMedian:
         return ()
 
     def aggregate(self, state, values, present):
-        rows = masked(values, present)
         centre, _ = Median().aggregate((), values, present)
+        return self._drawn_in(centre, values, present, torch.ones_like(present).double()), state
+
+    def aggregate_weighted(self, state, values, present, samples):
+        centre, _ = Median().aggregate_weighted((), values, present, samples)
+        return self._drawn_in(centre, values, present, samples), state
+
+    def _drawn_in(self, centre: Tensor, values: Tensor, present: Tensor, force: Tensor) -> Tensor:
+        rows = masked(values, present)
         for _ in range(self.iterations):
             distances = exact_norm(rows - centre).clamp(min=self.smoothing)
-            centre = weighted_mean(rows, torch.where(present, 1 / distances, 0))
-        return centre, state
+            centre = weighted_mean(rows, torch.where(present, force / distances, 0))
+        return centre

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from secureafl.kernels.rows import masked, mean_of
+from secureafl.kernels.rows import masked, mean_of, weighted_mean
 
 
 @dataclass(frozen=True)
@@ -19,3 +19,6 @@ class Mean:
 
     def aggregate(self, state, values, present):
         return mean_of(masked(values, present), present), state
+
+    def aggregate_weighted(self, state, values, present, samples):
+        return weighted_mean(masked(values, present), torch.where(present, samples, 0)), state

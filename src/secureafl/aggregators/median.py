@@ -10,6 +10,7 @@ statistical rates", ICML 2018.
 from dataclasses import dataclass
 
 from secureafl.kernels.order import order_mean
+from secureafl.kernels.weighted import weighted_median
 
 
 @dataclass(frozen=True)
@@ -24,3 +25,6 @@ class Median:
 
     def aggregate(self, state, values, present):
         return order_mean(values, present, *self.ranks(present.sum())), state
+
+    def aggregate_weighted(self, state, values, present, samples):
+        return weighted_median(values, present, samples), state

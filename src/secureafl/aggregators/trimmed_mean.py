@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from secureafl.core.shares import require_minority
 from secureafl.kernels.order import order_mean
 from secureafl.kernels.rows import assumed_malicious
+from secureafl.kernels.weighted import weighted_trimmed_mean
 
 
 @dataclass(frozen=True)
@@ -31,3 +32,8 @@ class TrimmedMean:
 
     def aggregate(self, state, values, present):
         return order_mean(values, present, *self.ranks(present.sum())), state
+
+    def aggregate_weighted(self, state, values, present, samples):
+        count = present.sum()
+        share = assumed_malicious(count, self.share) / count.clamp(min=1).double()
+        return weighted_trimmed_mean(values, present, samples, share), state

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import time
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +25,15 @@ JOIN_EXAMPLE = (
     "--data /srv/fashion-mnist"
 )
 _TURN_SECONDS = 0.5
+
+
+
+class Protected(StrEnum):
+    """The unit of a client's privacy."""
+
+    example = "example"
+    upload = "upload"
+
 
 keys = typer.Typer(help="Make, register and revoke the keys of nodes, and make certificates.")
 
@@ -95,12 +105,15 @@ def join(
     ] = "dealt",
     ca: Annotated[Path | None, typer.Option(help="Certificate of who vouches for it.")] = None,
     key: Annotated[Path | None, typer.Option(help="Own private key, see 'secureafl keys'.")] = None,
-    clip_norm: Annotated[
-        float, typer.Option(min=0, help="Longest update that leaves this machine; 0: any.")
+    clip: Annotated[
+        float, typer.Option(min=0, help="Cut what is protected to this norm; 0: as the server says.")
     ] = 0.0,
     noise: Annotated[
-        float, typer.Option(min=0, help="Noise added to it: standard deviation, in clip norms.")
+        float, typer.Option(min=0, help="Noise added: standard deviation, in units of --clip.")
     ] = 0.0,
+    protect: Annotated[
+        Protected, typer.Option(help="What is protected: one sample, or all of this client's.")
+    ] = Protected.example,
     attack: Annotated[
         str, typer.Option(help="FOR TESTS: play this attack, and say so to the server.")
     ] = "",
@@ -118,8 +131,9 @@ def join(
     from secureafl.deployment.worker import conduct_from
     from secureafl.sweep.cells import stop_signals
 
-    conduct = {"data": data, "clip_norm": clip_norm, "noise": noise}
-    conduct["attack"] = _attack(attack, set_ or [])
+    conduct: dict[str, Any] = {"data": data, "attack": _attack(attack, set_ or [])}
+    if clip or noise:
+        conduct["privacy"] = {"clip": clip, "noise": noise, "unit": protect.value}
     conduct_from(conduct)  # a wrong setting shows here, not in the worker
     member = Member(server, conduct, ca, key, insecure)
     try:

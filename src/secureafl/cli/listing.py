@@ -121,7 +121,12 @@ def _lines(settings: Mapping[str, str]) -> str:
 
 
 def _shown(value: object) -> str:
-    return type(value).__name__ if dataclasses.is_dataclass(value) else repr(value)
+    if not dataclasses.is_dataclass(value):
+        return repr(value)
+    if isinstance(value, tuple(TABLES)):
+        return type(value).__name__
+    inner = (f"{f.name} = {_shown(getattr(value, f.name))}" for f in dataclasses.fields(value))
+    return f"{{ {', '.join(inner)} }}"
 
 
 def _one_line(paragraph: str) -> str:

@@ -117,6 +117,21 @@ class TrustedRule(Aggregator, Protocol):
 
 
 @runtime_checkable
+class WeightedRule(Aggregator, Protocol):
+    """An aggregator for which clients may count differently."""
+
+    def aggregate_weighted(
+        self,
+        state: Any,
+        values: Float[Tensor, "n d"],
+        present: Bool[Tensor, " n"],
+        samples: Float[Tensor, " n"],
+    ) -> tuple[Float[Tensor, " d"], Any]:
+        """Like `aggregate` if each client stood for as many as it has samples; float64, not 0."""
+        ...
+
+
+@runtime_checkable
 class Estimator(Protocol):
     """Guesses what each client would send on the current model.
 

@@ -37,6 +37,11 @@ def torch_generator(seed: int, name: str, index: int, device: torch.device) -> t
     return torch.Generator(device).manual_seed(_key(seed, name, index))
 
 
+def first_draw(seed: int, name: str) -> int:
+    """The number of the first draw called `name`; the next ones follow."""
+    return _key(seed, name, 0)
+
+
 def random_bits(draw: Int[Tensor, ""], size: int) -> Int[Tensor, " size"]:
     """64 random bits for each of `size` places, always the same for the same `draw`.
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from secureafl.core.protocols import Aggregator, TrustedRule
+from secureafl.core.protocols import Aggregator, TrustedRule, WeightedRule
+from secureafl.core.vectors import row
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
 
@@ -17,8 +18,20 @@ def apply_rule(
     values: Float[Tensor, "n d"],
     present: Bool[Tensor, " n"],
     trusted_gradient: Float[Tensor, " d"] | None,
+    samples: Float[Tensor, " n"] | None = None,
 ) -> tuple[Float[Tensor, " d"], Any]:
-    """Aggregate; a rule that can use the trusted gradient gets it, where there is one."""
+    """Aggregate; a rule that can use the trusted gradient gets it, where there is one.
+
+    Where clients count by their samples, the rule must know of it (`Server.start` sees to that).
+    """
+    if samples is not None:
+        assert isinstance(rule, WeightedRule)
+        return rule.aggregate_weighted(state, values, present, samples)
     if trusted_gradient is not None and isinstance(rule, TrustedRule):
         return rule.aggregate_trusted(state, values, present, trusted_gradient)
     return rule.aggregate(state, values, present)
+
+
+def own_weight(samples: Float[Tensor, " n"], client: Int[Tensor, ""]) -> Float[Tensor, ""]:
+    """How much one client's upload counts where uploads are applied one by one; 1 on average."""
+    return row(samples, client) / samples.mean()

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 # updates inside float32; longer products are guarded where they are made.
 LARGEST_NORM = 1e18
 
+_WEIGHING = (
+    "use async_sgd, fed_buff, or secure_afl with mean, median, trimmed_mean or geometric_median"
+)
+
 
 class Upload(NamedTuple):
     """What came in, unchecked."""
@@ -51,12 +55,16 @@ class Server(NamedTuple):
     num_clients: int
     learning_rate: float  # eta
     trusted: Trusted | None = None
+    samples: Float[Tensor, " n"] | None = None  # of each client, float64, if it counts by them
 
     def start(self, weights: Float[Tensor, " d"]) -> ServerState:
         """State before the first arrival."""
         if self.trusted is None and has_trait(self.defense, "needs_trusted"):
             name = type(self.defense).__name__
             raise ConfigError(f"{name} needs trusted samples: give Server(..., trusted=...)")
+        if self.samples is not None and not getattr(self.defense, "weighs", False):
+            name = type(self.defense).__name__
+            raise ConfigError(f"weights = 'samples': {name} cannot weigh its clients; {_WEIGHING}")
         return ServerState(0, weights, self.defense.init(self.num_clients, weights), Ledger())
 
     def receive(self, state: ServerState, upload: Upload) -> tuple[Decision, ServerState]:
@@ -86,7 +94,7 @@ class Server(NamedTuple):
         """
         client, staleness, now = numbers.unbind()
         arrival = Arrival(client, staleness, update, base)
-        view = ServerView(now, weights, self.learning_rate, self.trusted)
+        view = ServerView(now, weights, self.learning_rate, self.trusted, self.samples)
         decision, defense = self.defense.step(defense, arrival, view)
         ready = decision.ready
         if not decision.bounded:

@@ -5,6 +5,9 @@
     buffering = True        collects several uploads for one step
     on_host = True          looks at numbers on the host, so its step cannot be recorded
 
+A defence with `weighs = True` lets clients count by their samples (`ServerView.samples`). It speaks
+for itself alone, so it is asked directly.
+
 Written without a type, such an attribute is not a field of the dataclass, hence no setting.
 """
 

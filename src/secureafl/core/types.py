@@ -42,6 +42,7 @@ class ServerView(NamedTuple):
     weights: Float[Tensor, " d"]  # w^t
     learning_rate: float  # eta
     trusted: Trusted | None = None  # the server's own clean samples, where it has some
+    samples: Float[Tensor, " n"] | None = None  # each client's, if that is how much it counts
 
 
 class News(NamedTuple):

@@ -95,6 +95,11 @@ def _in_mode(model: nn.Module, training: bool) -> nn.Module:
     return model if model.training == training else model.train(training)
 
 
+def mixes_samples(model: nn.Module) -> bool:
+    """Whether what the model says to a sample in training depends on the rest of the batch."""
+    return any(isinstance(module, _BatchNorm) for module in model.modules())
+
+
 def row(matrix: Tensor, index: Int[Tensor, ""]) -> Tensor:
     """Copy of `matrix[index]` that does not read `index` back to the host."""
     return matrix.index_select(0, index.view(1)).squeeze(0)

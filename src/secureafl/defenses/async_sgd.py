@@ -8,16 +8,23 @@ from dataclasses import dataclass
 
 import torch
 
+from secureafl.core.rules import own_weight
 from secureafl.core.types import Decision
+from secureafl.core.vectors import exactly_scaled
 
 
 @dataclass(frozen=True)
 class AsyncSgd:
     """w <- w - eta g."""
 
+    weighs = True
+
     def init(self, num_clients, weights):
         return ()
 
     def step(self, state, arrival, server):
         yes = torch.ones((), dtype=torch.bool, device=arrival.gradient.device)
-        return Decision(yes, yes, arrival.gradient, {}, ""), state
+        direction = arrival.gradient
+        if server.samples is not None:
+            direction = exactly_scaled(direction, own_weight(server.samples, arrival.client))
+        return Decision(yes, yes, direction, {}, ""), state

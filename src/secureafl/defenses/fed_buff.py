@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from secureafl.core.errors import require
+from secureafl.core.rules import own_weight
 from secureafl.core.types import Decision
 from secureafl.core.vectors import exactly_scaled
 
@@ -36,6 +37,7 @@ class FedBuff:
     buffer_size: int = 10  # K
 
     buffering = True
+    weighs = True
 
     def __post_init__(self) -> None:
         require(self.buffer_size >= 1, "buffer_size", self.buffer_size, "give 1 upload or more")
@@ -46,6 +48,8 @@ class FedBuff:
 
     def step(self, state, arrival, server):
         weight = (1.0 + arrival.staleness.double()) ** -0.5
+        if server.samples is not None:
+            weight = weight * own_weight(server.samples, arrival.client)
         mean = state.mean + exactly_scaled(arrival.gradient, weight / self.buffer_size)
         count = state.count + 1
         ready = count == self.buffer_size

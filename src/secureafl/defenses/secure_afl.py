@@ -22,13 +22,13 @@ import torch
 from secureafl.aggregators.median import Median
 from secureafl.core.errors import require
 from secureafl.core.members import forget
-from secureafl.core.protocols import Aggregator, Estimator, OrderRule
+from secureafl.core.protocols import Aggregator, Estimator, OrderRule, WeightedRule
 from secureafl.core.quantile import History, no_history
-from secureafl.core.rules import apply_rule
+from secureafl.core.rules import apply_rule, own_weight
 from secureafl.core.traits import has_trait
 from secureafl.core.types import Arrival, Decision, Entry, Inner, News, ServerView
 from secureafl.core.uploads import Uploads, no_uploads, with_upload, without_uploads
-from secureafl.core.vectors import row, scaled, zero_unless
+from secureafl.core.vectors import exactly_scaled, row, scaled, zero_unless
 from secureafl.estimators.lbfgs import Lbfgs
 from secureafl.kernels.memory import Memory, no_memory, without_client
 from secureafl.kernels.operations import after_step, exchange, hear, judge, meet, order_step
@@ -71,6 +71,11 @@ class SecureAfl:
         useful = self.estimate or self.use_received
         require(useful, "use_received", False, "without estimates the received updates are needed")
 
+    @property
+    def weighs(self) -> bool:
+        """Whether clients may count by their samples; the filter and the estimates do not care."""
+        return not self.estimate or isinstance(self.aggregator, WeightedRule)
+
     def init(self, num_clients, weights):
         return State(
             no_memory(num_clients, OWN + self.estimator.slots, weights),
@@ -96,6 +101,8 @@ class SecureAfl:
         else:
             memory = exchange(state.memory, arrival, entry, server.weights, keep)
             direction, ready, state = arrival.gradient, accepted, state._replace(memory=memory)
+            if server.samples is not None:
+                direction = exactly_scaled(direction, own_weight(server.samples, arrival.client))
         bounded = self.estimate  # `after_step` saw to it
         return Decision(accepted, ready, direction, scores, "lipschitz", bounded), state
 
@@ -123,7 +130,7 @@ class SecureAfl:
         voice = accepted if self.use_received else torch.zeros_like(accepted)
         shares = _shares(self, state)
         present, count = hear(memory.known, shares, arrival.client, voice)
-        if _is_order_rule(type(self.aggregator)):
+        if server.samples is None and _is_order_rule(type(self.aggregator)):
             ranks = cast(OrderRule, self.aggregator).ranks(count)
             choice = Choice(shares, present, *ranks)
             step, memory = order_step(memory, arrival, entry, keep, weights, choice)
@@ -131,7 +138,8 @@ class SecureAfl:
             memory = exchange(memory, arrival, entry, weights, keep)
             values = combine(memory.vectors, shares.to(weights.dtype), weights)
             own = _trusted_gradient(self.aggregator, server)
-            direction, rule = apply_rule(self.aggregator, rule, values, present, own)
+            given = (values, present, own, server.samples)
+            direction, rule = apply_rule(self.aggregator, rule, *given)
             step = step_along(memory.vectors, direction, weights)
         ready, memory = after_step(memory, step, server.learning_rate, count)
         state = state._replace(memory=memory, rule=rule)

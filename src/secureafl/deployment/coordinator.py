@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from secureafl.core.errors import RunError
+from secureafl.core.errors import ConfigError, RunError
 from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event, ForgottenEvent
 from secureafl.core.ledger import Ledger
 from secureafl.core.members import Ageing
@@ -73,6 +73,8 @@ class Coordinator:
 
     def _make_server(self) -> Server:
         made, trusted = self.experiment, None
+        if made.weights == "samples":
+            raise ConfigError("weights = 'samples': only clients could say how many they hold")
         if has_trait(made.defense, "needs_trusted"):
             trusted = draw_trusted(self._test, made.trusted_samples, made.seed)
         return Server(made.defense, made.clients, made.training.server_rate, trusted)
@@ -246,9 +248,12 @@ class Coordinator:
     def close(self) -> None:
         """Leave the folder: with its result if the run is finished, else with a checkpoint."""
         if self.finished:
-            made, data = self.experiment, self._data.source
-            malicious = sorted(self._malicious)
-            write_result(self.folder, made, self.weights, data, malicious, self._seconds())
+            facts = {
+                "privacy": None,  # what clients do for theirs, the server cannot know
+                "data": self._data.source,
+                "malicious_clients": sorted(self._malicious),
+            }
+            write_result(self.folder, self.experiment, self.weights, facts, self._seconds())
             self._journal.remove()
         else:
             self.save()

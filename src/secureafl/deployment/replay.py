@@ -15,7 +15,7 @@ import numpy as np
 from secureafl.arrivals.trace import Trace
 from secureafl.core.events import ArrivalEvent
 from secureafl.deployment.messages import REFUSALS
-from secureafl.deployment.trainer import make_attackers, poisoned_update
+from secureafl.deployment.trainer import make_attackers, uploaded
 from secureafl.experiment import read_experiment
 from secureafl.results import EXPERIMENT, read_events
 from secureafl.simulation.batches import own_batch
@@ -67,4 +67,4 @@ class Replay(Simulation):
             client,
             version,
         )
-        return poisoned_update(self.clients, self._attackers, base, rows, client, version)
+        return uploaded(self.clients, self._attackers, base, rows, client, version)

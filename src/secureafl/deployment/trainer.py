@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
+import secrets
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,13 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from secureafl.core.errors import ConfigError, require
+from secureafl.core.errors import ConfigError
 from secureafl.core.ledger import Ledger
+from secureafl.core.privacy import Privacy
 from secureafl.core.protocols import Attack
-from secureafl.core.random import torch_generator
 from secureafl.core.server import Server, ServerState
 from secureafl.core.types import Arrival
-from secureafl.core.vectors import clipped
 from secureafl.partitions.shards import Shards
 from secureafl.settings import short_name
 from secureafl.simulation.attackers import Attackers
@@ -35,38 +35,12 @@ DEALT = "dealt"  # in place of a folder: the share of the task's data dealt to t
 
 
 @dataclass(frozen=True)
-class Privacy:
-    """What a client does to its own update before anybody sees it."""
-
-    clip_norm: float = 0.0  # the longest update that leaves the client; 0: any
-    noise: float = 0.0  # standard deviation of the noise in each coordinate, in clip_norms
-
-    def __post_init__(self) -> None:
-        require(self.clip_norm >= 0, "clip_norm", self.clip_norm, "give 0 (off) or a norm")
-        require(self.noise >= 0, "noise", self.noise, "give 0 (off) or a multiple of clip_norm")
-        fits = self.clip_norm > 0 or not self.noise
-        require(fits, "noise", self.noise, "give clip_norm too: noise is measured in it")
-
-    def applied(self, update: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
-        """The update as it leaves; the noise comes from the machine, and cannot be drawn again."""
-        if not self.clip_norm:
-            return update
-        update = clipped(update, torch.tensor(self.clip_norm, dtype=torch.float64))
-        if not self.noise:
-            return update
-        generator = torch.Generator()
-        generator.seed()  # from the operating system
-        drawn = torch.randn(update.shape, generator=generator, dtype=update.dtype)
-        return update + self.noise * self.clip_norm * drawn.to(update.device)
-
-
-@dataclass(frozen=True)
 class Conduct:
     """How this client differs from the others."""
 
     data: str = DEALT  # or the folder of its own data
     attack: Attack | None = None  # for tests: what it plays; None: as the experiment says
-    privacy: Privacy = field(default_factory=Privacy)
+    privacy: Privacy | None = None  # what it insists on; None: as the experiment says
 
 
 class Trained(NamedTuple):
@@ -83,8 +57,7 @@ class Trainer:
         """Load the data."""
         if experiment.threads:
             torch.set_num_threads(experiment.threads)
-        experiment = _with_attack(_with_data(experiment, conduct.data), conduct.attack)
-        self._experiment, self._privacy = experiment, conduct.privacy
+        self._experiment = experiment = _as_conducted(experiment, conduct)
         device = choose_device(experiment.device)
         data = experiment.task.load()
         dealt = conduct.data == DEALT
@@ -93,6 +66,7 @@ class Trainer:
         self._clients = Clients(
             experiment.task, on_device(data, device), model, experiment.training
         )
+        self._clients.refuse_mixing()
         self._attackers = make_attackers(experiment, self._shards, self._clients)
         if conduct.attack is not None:
             self._attackers.malicious[:] = True
@@ -100,11 +74,9 @@ class Trainer:
     def train(self, weights: Float[np.ndarray, " d"], client: int, version: int) -> Trained:
         """What the client in that slot answers to the model of that version."""
         base = torch.from_numpy(weights).to(self._attackers.device)
-        poisoned = self._attackers.attacks(client, version)
         rows = self._rows(client, version)
-        update = poisoned_update(self._clients, self._attackers, base, rows, client, version)
-        if not poisoned:
-            update = self._privacy.applied(update)
+        update = uploaded(self._clients, self._attackers, base, rows, client, version)
+        poisoned = self._attackers.attacks(client, version)
         attack = short_name(self._experiment.attack) if poisoned else ""
         return Trained(update.detach().cpu().numpy(), attack)
 
@@ -113,7 +85,7 @@ class Trainer:
         return own_batch(self._shards.rows[client], made.training.samples, made.seed, client, version)
 
 
-def poisoned_update(
+def uploaded(
     clients: Clients,
     attackers: Attackers,
     base: Float[Tensor, " d"],
@@ -121,13 +93,17 @@ def poisoned_update(
     client: int,
     version: int,
 ) -> Float[Tensor, " d"]:
-    """A client's update, through the attack if it is one of the attackers.
+    """What a client uploads: private if it is to be, or what the attack makes of it.
 
     Rounds are the server's; all a client knows of them is the version of its model.
     """
     chosen = torch.from_numpy(rows).to(base.device)
     if not attackers.attacks(client, version):
-        return clients.update(base, chosen)
+        if clients.training.privacy.off:
+            return clients.update(base, chosen)
+        # Noise that anybody else could draw again would hide nothing.
+        secret = torch.tensor(secrets.randbits(40), device=base.device)
+        return clients.private_update(base, chosen, secret)
     number = torch.tensor(client, device=base.device)
 
     def poison(inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -166,8 +142,14 @@ def _with_data(experiment: Experiment, data: str) -> Experiment:
     return dataclasses.replace(experiment, task=task)
 
 
-def _with_attack(experiment: Experiment, attack: Attack | None) -> Experiment:
-    return experiment if attack is None else dataclasses.replace(experiment, attack=attack)
+def _as_conducted(experiment: Experiment, conduct: Conduct) -> Experiment:
+    experiment = _with_data(experiment, conduct.data)
+    if conduct.attack is not None:
+        experiment = dataclasses.replace(experiment, attack=conduct.attack)
+    if conduct.privacy is None:
+        return experiment
+    training = dataclasses.replace(experiment.training, privacy=conduct.privacy)
+    return dataclasses.replace(experiment, training=training)
 
 
 def _all_of(data: Data, experiment: Experiment) -> Shards:

@@ -121,14 +121,18 @@ def _done(file: BinaryIO, work: Work) -> tuple[dict[str, str], np.ndarray]:
 
 
 def conduct_from(facts: Mapping[str, Any]) -> Conduct:
-    """A conduct as `join` spells it: data, attack (a table of settings), clip_norm, noise."""
-    from secureafl.deployment.trainer import DEALT, Conduct, Privacy
+    """A conduct as `join` spells it: data, and tables of settings for attack and privacy."""
+    from secureafl.deployment.trainer import DEALT, Conduct
     from secureafl.experiment import from_mapping
 
-    played = facts.get("attack")
-    attack = from_mapping({"attack": played}).attack if played else None
-    privacy = Privacy(float(facts.get("clip_norm", 0)), float(facts.get("noise", 0)))
-    return Conduct(str(facts.get("data") or DEALT), attack, privacy)
+    given = {"training": {"privacy": facts["privacy"]}} if facts.get("privacy") else {}
+    given |= {"attack": facts["attack"]} if facts.get("attack") else {}
+    made = from_mapping(given)
+    return Conduct(
+        str(facts.get("data") or DEALT),
+        made.attack if "attack" in given else None,
+        made.training.privacy if "training" in given else None,
+    )
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,7 @@ class Section(NamedTuple):
     run: Run
     settings: dict[str, str]
     refusals: list[Refusals]
+    notes: list[str]
     facts: dict[str, str]
     sessions: list[dict[str, str]]
     session_keys: list[str]
@@ -68,11 +69,27 @@ def _section(run: Run, number: int) -> Section:
         run=run,
         settings=flatten(run.experiment),
         refusals=_refusals(run),
+        notes=_notes(run.result or {}),
         facts={k: as_text(v) for k, v in run.provenance.items() if k != "sessions"},
         sessions=told,
         session_keys=list(dict.fromkeys(key for one in told for key in one)),
         pictures=_made(draw(run, number) for draw in (lipschitz, clients, holdings)),
     )
+
+
+def _notes(result: Mapping[str, Any]) -> list[str]:
+    """What only some runs have to tell."""
+    notes, spent = [], result.get("privacy")
+    if result.get("forgotten"):
+        notes.append(f"Clients not heard of for long were forgotten {result['forgotten']} times.")
+    if spent:
+        epsilon = spent["epsilon"]
+        worth = "no finite epsilon" if epsilon is None else f"epsilon {epsilon:.3g}"
+        notes.append(
+            f"Privacy of {spent['protects']}: {worth} at delta {spent['delta']:g} for the most "
+            f"exposed client (number {spent['client']}, {spent['uploads']} uploads)."
+        )
+    return notes
 
 
 def _refusals(run: Run) -> list[Refusals]:

@@ -109,7 +109,8 @@ class Attackers:
 
     def _insight(self, server: Server, state: ServerState) -> Insight:
         now = torch.tensor(state.round).to(self.device, non_blocking=True)
-        view = ServerView(now, state.weights, server.learning_rate, server.trusted)
+        fixed = server.learning_rate, server.trusted, server.samples
+        view = ServerView(now, state.weights, *fixed)
         return Insight(server.defense, state.defense, view)
 
     def _keep(self, state: Any) -> None:

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from secureafl.arrivals.trace import Trace
 
-MEMBER, ROWS = 3, 4  # where in a job the attacker's number stands, and where its batch begins
+# Where in a job the round and the attacker's number stand, and where its batch begins.
+ROUND, MEMBER, ROWS = 2, 3, 4
 
 
 def draw_batches(

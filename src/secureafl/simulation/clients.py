@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from secureafl.core.errors import ConfigError
 from secureafl.core.types import Data
-from secureafl.core.vectors import call_flat, flatten, train_flat
+from secureafl.core.vectors import call_flat, flatten, mixes_samples, train_flat
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -38,11 +38,33 @@ class Clients:
         poison: Change | None = None,
     ) -> Float[Tensor, " d"]:
         """What a client uploads: (w - w_K) / eta after K steps, each on its part of the rows."""
+        return self._descended(
+            weights, rows, lambda now, batch, _: self.gradient(now, batch, poison)
+        )
+
+    def private_update(
+        self,
+        weights: Float[Tensor, " d"],
+        rows: Int[Tensor, " samples"],
+        draw: Int[Tensor, ""],
+    ) -> Float[Tensor, " d"]:
+        """As `update`, with the training's clipping and noise; each upload has its own `draw`."""
+        privacy = self.training.privacy
+        if privacy.unit == "upload":
+            return privacy.release(self.update(weights, rows)[None], draw)
+        first = draw * self.training.local_steps  # each step has noise of its own
+        return self._descended(
+            weights, rows, lambda now, batch, k: self._private_gradient(now, batch, first + k)
+        )
+
+    def _descended(
+        self, weights: Tensor, rows: Tensor, gradient: Callable[[Tensor, Tensor, int], Tensor]
+    ) -> Tensor:
         first, *more = rows.chunk(self.training.local_steps)
-        total = self.gradient(weights, first, poison)
-        for batch in more:
+        total = gradient(weights, first, 0)
+        for number, batch in enumerate(more, 1):
             now = weights - self.training.server_rate * total
-            total = total + self.gradient(now, batch, poison)
+            total = total + gradient(now, batch, number)
         return total
 
     def gradient(
@@ -55,8 +77,7 @@ class Clients:
 
         For a running statistic it is what a step turns into the layer's own update.
         """
-        inputs = self._standardised(self.data.train_inputs.index_select(0, rows))
-        labels = self.data.train_labels.index_select(0, rows)
+        inputs, labels = self._batch(rows)
         if poison:
             inputs, labels = poison(inputs, labels)
         weights = weights.detach().requires_grad_()
@@ -68,6 +89,31 @@ class Clients:
         if moved.numel():
             gradient[-moved.numel() :] = moved / self.training.server_rate
         return gradient
+
+    def _private_gradient(self, weights: Tensor, rows: Tensor, draw: Tensor) -> Tensor:
+        """Mean of the samples' gradients, each cut, with noise."""
+        inputs, labels = self._batch(rows)
+
+        def loss(weights: Tensor, one: Tensor, label: Tensor) -> Tensor:
+            outputs, _ = train_flat(self.model, weights, one[None])
+            return self.task.loss(outputs, label[None])
+
+        each = torch.func.vmap(torch.func.grad(loss), (None, 0, 0), randomness="different")
+        with _repeatable():
+            gradients = each(weights.detach(), inputs, labels)
+        total = self.training.privacy.release(gradients, draw)
+        return total * (self.training.upload_scale / len(rows))
+
+    def _batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        inputs = self._standardised(self.data.train_inputs.index_select(0, rows))
+        return inputs, self.data.train_labels.index_select(0, rows)
+
+    def refuse_mixing(self) -> None:
+        """Raise if single samples are to be protected but the model cannot tell them apart."""
+        privacy = self.training.privacy
+        if not privacy.off and privacy.unit == "example" and mixes_samples(self.model):
+            remedy = 'use norm = "group", or unit = "upload"'
+            raise ConfigError(f"privacy.unit = 'example': BatchNorm mixes the samples; {remedy}")
 
     @torch.no_grad()
     def refuse_hidden_state(self) -> None:

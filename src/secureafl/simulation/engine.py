@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from secureafl.core.random import first_draw
 from secureafl.core.server import Server, ServerState
 from secureafl.core.trees import name_tensors
 from secureafl.core.types import Decision
 from secureafl.core.vectors import norm
-from secureafl.simulation.batches import MEMBER, ROWS
+from secureafl.simulation.batches import MEMBER, ROUND, ROWS
 from secureafl.simulation.recorded import Reading, Recorded, put_back
 
 if TYPE_CHECKING:
@@ -45,8 +46,11 @@ class Eager:
 
     waits = False  # whether what is asked for may still be under way
 
-    def __init__(self, clients: Clients, poison: Poison, server: Server, jobs: Jobs) -> None:
+    def __init__(
+        self, clients: Clients, poison: Poison, server: Server, jobs: Jobs, seed: int
+    ) -> None:
         self._clients, self._poison, self._server, self._jobs = clients, poison, server, jobs
+        self._first_draw = first_draw(seed, "privacy")
 
     def here(self) -> contextlib.AbstractContextManager[Any]:
         """Around everything that is computed for this run."""
@@ -63,8 +67,12 @@ class Eager:
 
     def train(self, poisoned: bool) -> Float[Tensor, " d"]:
         """What this arrival's client makes of its own batches, as an attacker or not."""
-        poison = self._poison_as(self._job[MEMBER]) if poisoned else None
-        return self._clients.update(self._base, self._job[ROWS:], poison)
+        clients, rows = self._clients, self._job[ROWS:]
+        if poisoned:
+            return clients.update(self._base, rows, self._poison_as(self._job[MEMBER]))
+        if clients.training.privacy.off:
+            return clients.update(self._base, rows)
+        return clients.private_update(self._base, rows, self._first_draw + self._job[ROUND])
 
     def train_on(
         self, weights: Float[Tensor, " d"], rows: Int[Tensor, " batch"], member: Int[Tensor, ""]
@@ -102,10 +110,16 @@ class Replayed(Eager):
     waits = True
 
     def __init__(
-        self, clients: Clients, poison: Poison, server: Server, jobs: Jobs, state: ServerState
+        self,
+        clients: Clients,
+        poison: Poison,
+        server: Server,
+        jobs: Jobs,
+        seed: int,
+        state: ServerState,
     ) -> None:
         """`state` is written in place from now on."""
-        super().__init__(clients, poison, server, jobs)
+        super().__init__(clients, poison, server, jobs, seed)
         self._stream = stream = torch.cuda.Stream()
         self._outside = torch.cuda.default_stream()
         self._job, self._base = jobs[0].clone(), state.weights.clone()

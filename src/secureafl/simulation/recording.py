@@ -8,7 +8,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -114,21 +114,22 @@ class Recording:
 
     def _finish(self) -> None:
         run = self.simulation
-        malicious = np.flatnonzero(run.malicious).tolist()
-        write_result(
-            self.folder, run.experiment, run.weights, run.data_source, malicious, self.seconds
-        )
+        facts = {
+            "privacy": run.privacy,
+            "data": run.data_source,
+            "malicious_clients": np.flatnonzero(run.malicious).tolist(),
+        }
+        write_result(self.folder, run.experiment, run.weights, facts, self.seconds)
 
 
 def write_result(
     folder: RunFolder,
     experiment: Experiment,
     weights: Tensor,
-    data: str,
-    malicious: list[int],
+    facts: Mapping[str, Any],
     seconds: float,
 ) -> None:
-    """Finish a run: its final weights, and what its events come to."""
+    """Finish a run: its final weights, what its events come to, and what only its driver knows."""
     folder.save_model({"weights": weights.cpu().numpy()})
     folder.flush()
     late = experiment.evaluation.late_rounds(experiment.rounds)
@@ -140,8 +141,7 @@ def write_result(
             "seed": experiment.seed,
             "rounds": experiment.rounds,
             **summarise(read_events(folder.path), late),
-            "data": data,
-            "malicious_clients": malicious,
+            **facts,
             "seconds": round(seconds, 3),
             "rounds_per_second": round(experiment.rounds / seconds, 3),
             "peak_memory_bytes": _peak_memory(),

@@ -26,9 +26,10 @@ from secureafl.core.types import Arrival, Data
 from secureafl.core.vectors import flatten
 from secureafl.kernels.choice import use_kernels
 from secureafl.simulation.attackers import Attackers
-from secureafl.simulation.batches import draw_batches, pack_jobs
+from secureafl.simulation.batches import ROWS, draw_batches, pack_jobs
 from secureafl.simulation.clients import Clients, on_device
 from secureafl.simulation.engine import Eager, Later, Replayed, Verdict
+from secureafl.simulation.exposure import exposure
 from secureafl.simulation.trusted import draw_trusted
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Simulation:
         parts = (experiment.task, on_device(data, self.device), model)
         self._clients = Clients(*parts, experiment.training)
         self._clients.refuse_hidden_state()
+        self._clients.refuse_mixing()
         self._attackers = Attackers(experiment, self.shards, self._clients)
         self._draw_jobs()
         self._start_server(flatten(model))
@@ -91,7 +93,12 @@ class Simulation:
         made, trusted = self.experiment, None
         if has_trait(made.defense, "needs_trusted"):
             trusted = draw_trusted(self._clients, made.trusted_samples, made.seed)
-        self._server = Server(made.defense, made.clients, made.training.server_rate, trusted)
+        samples = None
+        if made.weights == "samples":
+            held = [len(rows) for rows in self.shards.rows]
+            samples = torch.tensor(held, dtype=torch.float64, device=self.device)
+        rate = made.training.server_rate
+        self._server = Server(made.defense, made.clients, rate, trusted, samples)
         self._state = self._server.start(weights)
         self._ageing = Ageing(made.forget_after)
         self._start_engine()
@@ -126,6 +133,15 @@ class Simulation:
     def defense_state(self) -> Any:
         """What the defence remembers. Read only, and only until the next arrival."""
         return self._state.defense
+
+    @property
+    def privacy(self) -> dict[str, Any] | None:
+        """What the whole run costs its clients; None where nothing protects them."""
+        training = self.experiment.training
+        if training.privacy.off:
+            return None
+        steps = self._jobs[:, ROWS:].unflatten(1, (training.local_steps, -1)).cpu().numpy()
+        return exposure(training.privacy, self.trace.client, steps, ~self.malicious)
 
     def advance(self) -> list[Event]:
         """One arrival; the events are its own and, where due, an evaluation."""
@@ -212,7 +228,8 @@ class Simulation:
         return attackers.poison_update(trained, client, further, self._server, self._state)
 
     def _start_engine(self) -> None:
-        parts = (self._clients, self._attackers.poison_batch, self._server, self._jobs)
+        seed, poison = self.experiment.seed, self._attackers.poison_batch
+        parts = (self._clients, poison, self._server, self._jobs, seed)
         on_host = has_trait(self._server.defense, "on_host")
         recorded = self.device.type == "cuda" and not on_host
         self._engine = Replayed(*parts, self._state) if recorded else Eager(*parts)
