@@ -92,7 +92,9 @@ def _lacking(rng, content):
 
 
 def _one_more(rng, content):
-    _record(content)[f"more{rng.integers(1000)}"] = Array(np.zeros(int(rng.integers(9)), np.float32))
+    _record(content)[f"more{rng.integers(1000)}"] = Array(
+        np.zeros(int(rng.integers(9)), np.float32)
+    )
     return content
 
 
@@ -104,7 +106,9 @@ def _other_type(rng, content):
 
 
 def _claimed(field, values):
-    return lambda rng, content: _with_array(rng, content, **{field: values[rng.integers(len(values))]})
+    return lambda rng, content: _with_array(
+        rng, content, **{field: values[rng.integers(len(values))]}
+    )
 
 
 def _other_shape(rng, content):
@@ -145,7 +149,9 @@ WRONGS = {
     "objects": _other_data(
         lambda rng, data: _npy(rng, "|O", (1,), pickle.dumps([1, 2, 3]))[: len(data)]
     ),
-    "huge head": _other_data(lambda rng, data: _npy(rng, "<f4", _HUGE).ljust(len(data))[: len(data)]),
+    "huge head": _other_data(
+        lambda rng, data: _npy(rng, "<f4", _HUGE).ljust(len(data))[: len(data)]
+    ),
     "many numbers head": _other_data(lambda rng, data: _npy(rng, "<f8", (10**12,))),
     "renamed": _renamed,
     "lacking": _lacking,

@@ -11,9 +11,8 @@ import pytest
 from simulation.small import tiny
 
 from secureafl.core.errors import ConfigError
-
-from secureafl.deployment.keys import make_certificates, make_key, register, revoke
 from secureafl.deployment.join import Member
+from secureafl.deployment.keys import make_certificates, make_key, register, revoke
 from secureafl.deployment.processes import split_address
 from secureafl.deployment.serve import make_address
 from secureafl.deployment.trainer import Conduct, Trainer

@@ -36,8 +36,18 @@ def status(path, client=STRANGER, headers=(), body=(b"",), kind="http"):
 
 @pytest.mark.parametrize(
     "path",
-    ["/v1/control/start-run", "/v1/control/register-node", "/v1/runtime/acquire-task", "/docs"]
-    + ["/openapi.json", "/", "/v1/fleet", "/v1/fleets/x", "//v1/fleet/x", "/v1/control/../fleet/"],
+    [
+        "/v1/control/start-run",
+        "/v1/control/register-node",
+        "/v1/control/../fleet/",
+        "/v1/runtime/acquire-task",
+        "/v1/fleet",
+        "/v1/fleets/x",
+        "//v1/fleet/x",
+        "/openapi.json",
+        "/docs",
+        "/",
+    ],
 )
 def test_only_this_machine_gets_beyond_the_clients_part(path):
     assert status(path) == 403

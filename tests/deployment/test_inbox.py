@@ -19,7 +19,9 @@ FORM = Form(LAYOUT)
 def pieces_of(seed=0):
     """An honest reply in pieces, and the name of the first."""
     as_server()
-    message = Message(good(np.random.default_rng(seed)), dst_node_id=7, message_type=MessageType.TRAIN)
+    message = Message(
+        good(np.random.default_rng(seed)), dst_node_id=7, message_type=MessageType.TRAIN
+    )
     parts = get_all_nested_objects(message)
     return message.object_id, {name: part.deflate() for name, part in parts.items()}
 

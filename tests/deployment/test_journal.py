@@ -8,7 +8,9 @@ from secureafl.deployment.journal import Entry, Journal, pack, unpack
 
 def entry(number, reason=""):
     update = None if reason else np.arange(3, dtype=np.float32) + number
-    return Entry(number, number % 4, max(0, number - 2), f"m{number}", number % 2 == 1, reason, update)
+    return Entry(
+        number, number % 4, max(0, number - 2), f"m{number}", number % 2 == 1, reason, update
+    )
 
 
 ENTRIES = [entry(5), entry(6, "not_finite"), entry(7)]

@@ -3,9 +3,6 @@
 import os
 import random
 import signal
-import socket
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -49,7 +46,9 @@ def test_a_real_run_and_its_replay_in_the_simulator_give_the_same_bits(tmp_path)
     found = arrivals(net.run)
     assert [event.round for event in found] == list(range(4))
     assert {event.malicious for event in found} == {False, True}
-    assert {line["node"] for line in net.told("here")} == {line["node"] for line in net.told("arrival")}
+    assert {line["node"] for line in net.told("here")} == {
+        line["node"] for line in net.told("arrival")
+    }
     np.testing.assert_array_equal(replayed(net.run), final_weights(net.run))
 
 

@@ -27,7 +27,6 @@ JOIN_EXAMPLE = (
 _TURN_SECONDS = 0.5
 
 
-
 class Protected(StrEnum):
     """The unit of a client's privacy."""
 
@@ -106,7 +105,8 @@ def join(
     ca: Annotated[Path | None, typer.Option(help="Certificate of who vouches for it.")] = None,
     key: Annotated[Path | None, typer.Option(help="Own private key, see 'secureafl keys'.")] = None,
     clip: Annotated[
-        float, typer.Option(min=0, help="Cut what is protected to this norm; 0: as the server says.")
+        float,
+        typer.Option(min=0, help="Cut what is protected to this norm; 0: as the server says."),
     ] = 0.0,
     noise: Annotated[
         float, typer.Option(min=0, help="Noise added: standard deviation, in units of --clip.")
@@ -193,7 +193,9 @@ def register(
 
 
 @keys.command("revoke", epilog="Example: secureafl keys revoke alice --run runs/real")
-def revoke(name: Annotated[str, typer.Argument(help="Name it is registered under.")], run: Run) -> None:
+def revoke(
+    name: Annotated[str, typer.Argument(help="Name it is registered under.")], run: Run
+) -> None:
     """Put a key's owner out of a run."""
     _require_flower()
     from secureafl.deployment import keys as files

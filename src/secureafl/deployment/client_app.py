@@ -50,7 +50,9 @@ def _own_work() -> Work:
     return Work(conduct_from({}))
 
 
-def named_arrays(vector: Float[np.ndarray, " d"], shapes: Mapping[str, tuple[int, ...]]) -> ArrayRecord:
+def named_arrays(
+    vector: Float[np.ndarray, " d"], shapes: Mapping[str, tuple[int, ...]]
+) -> ArrayRecord:
     """A flat vector as the arrays of a message."""
     ends = np.cumsum([math.prod(shape) for shape in shapes.values()])
     pieces = np.split(np.ascontiguousarray(vector, np.float32), ends[:-1])

@@ -1,8 +1,8 @@
 """The server of a deployment, without a network: takes arrivals, and loses none it has applied.
 
-The step is `core.server`'s, as in the simulator. Order makes it durable: an upload is in the journal,
-on the disk, before it is applied, and applied before anybody is answered. After a kill the last
-checkpoint and the journal after it give the same state, and the same lines of events.jsonl, again.
+The step is `core.server`'s, as in the simulator. Order makes it durable: an upload is in the
+journal, on the disk, before it is applied, and applied before anybody is answered. After a kill the
+last checkpoint and the journal after it give the same state, and the same events, again.
 """
 
 from __future__ import annotations

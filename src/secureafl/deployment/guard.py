@@ -1,8 +1,8 @@
 """Keeps strangers to the clients' part of Flower's server.
 
-Its one port serves clients (/v1/fleet) and the people who run the server (/v1/control, which starts
-code, and /v1/runtime). Here anybody who is not on the server's own machine is kept to the first, and
-requests have a size.
+Its one port serves clients (/v1/fleet) and the people who run the server (/v1/control, which
+starts code, and /v1/runtime). Here anybody who is not on the server's own machine is kept to the
+first, and requests have a size.
 """
 
 from __future__ import annotations

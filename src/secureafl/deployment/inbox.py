@@ -2,8 +2,8 @@
 
 Flower's own `pull_messages` waits for pieces that a client has announced and not sent, puts any
 number of pieces together in memory, believes what a message says of itself, and raises on a broken
-one. Here a reply is known by what the SuperLink has checked (which request, which node), is put aside
-while pieces are missing, is measured before it is put together, and a broken one is a refusal.
+one. Here a reply is known by what the SuperLink has checked (which request, which node), is put
+aside while pieces are missing, is measured before it is put together; a broken one is refused.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Inbox:
 
     @property
     def _client(self) -> Any:
-        return self._grid._runtime_client  # noqa: SLF001  (its public methods trust too much)
+        return self._grid._runtime_client
 
     def _look(self, wanted: list[str]) -> None:
         found = self._client.PullMessages(PullAppMessagesRequest(message_ids=wanted))
@@ -130,7 +130,7 @@ def put_together(root: str, pieces: dict[str, bytes], most_bytes: int) -> Messag
             return "oversized"
         message = inflate_object_from_contents(root, pieces)
         return message if isinstance(message, Message) else "malformed"
-    except Exception:  # noqa: BLE001  (Flower's own parsers, on a stranger's bytes)
+    except Exception:
         return "malformed"
 
 

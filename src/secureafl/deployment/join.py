@@ -34,7 +34,12 @@ class Member:
     """The two processes of one client."""
 
     def __init__(
-        self, server: str, conduct: dict[str, Any], ca: Path | None, key: Path | None, insecure: bool
+        self,
+        server: str,
+        conduct: dict[str, Any],
+        ca: Path | None,
+        key: Path | None,
+        insecure: bool,
     ) -> None:
         """Nothing is started yet. `conduct` is as `worker.conduct_from` takes it."""
         remedy = "give --ca (the server's ca.crt) and --key"

@@ -64,12 +64,11 @@ class Journal:
     def read(self) -> list[Entry]:
         """All entries; a last one that a kill has cut is cut off, for it was never applied."""
         content = self._path.read_bytes()
-        entries, end = [], 0
-        for entry, end in unpack(content):
-            entries.append(entry)
+        whole = list(unpack(content))
+        end = whole[-1][1] if whole else 0
         if end < len(content):
             os.truncate(self._path, end)
-        return entries
+        return [entry for entry, _ in whole]
 
     def close(self) -> None:
         """Release the file."""

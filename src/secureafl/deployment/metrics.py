@@ -31,9 +31,7 @@ class Metrics:
         self._step = Histogram(
             "secureafl_step_seconds", "From answer to model", buckets=_SECONDS, registry=made
         )
-        self._forgotten = Counter(
-            "secureafl_clients_forgotten", "Clients forgotten", registry=made
-        )
+        self._forgotten = Counter("secureafl_clients_forgotten", "Clients forgotten", registry=made)
         self.round = Gauge("secureafl_round", "Arrivals so far", registry=made)
         self.clients = Gauge("secureafl_clients", "Nodes that are here", registry=made)
         self.open = Gauge("secureafl_requests_open", "Answers waited for", registry=made)

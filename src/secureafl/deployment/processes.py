@@ -64,7 +64,7 @@ def stop(process: subprocess.Popen[bytes] | None) -> None:
 
 
 def end_leftovers(home: Path) -> None:
-    """End what Flower's programs started below `home` and left behind: some outlive their parents."""
+    """End what Flower's programs below `home` left behind: some outlive their parents."""
     mark = f"FLWR_HOME={home}".encode()
     for place in Path("/proc").glob("[0-9]*/environ"):
         number = int(place.parent.name)

@@ -37,7 +37,9 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Entry point of Flower: run-config names the experiment file and the run folder."""
     given = context.run_config
-    run(grid, Path(str(given["experiment"])), Path(str(given["out"])), str(given.get("attempt", "")))
+    run(
+        grid, Path(str(given["experiment"])), Path(str(given["out"])), str(given.get("attempt", ""))
+    )
 
 
 def run(grid: Grid, file: Path, out: Path, attempt: str = "") -> None:
@@ -114,7 +116,11 @@ class Conversation:
         if isinstance(request, str):
             self._drop(request, reply.node)
             return
-        if reply.reason == FAILED or reply.node is None or self._server.members.slot(request.node) != request.client:
+        if (
+            reply.reason == FAILED
+            or reply.node is None
+            or self._server.members.slot(request.node) != request.client
+        ):
             # No answer, or one of a node whose slot is somebody else's by now.
             self._desk.done(request.node, False, now)
             self._give_up(request, reply.reason or "slot_taken")
@@ -186,7 +192,9 @@ class Conversation:
         """The SuperLink is away: it is started again, and what it knew is in its database."""
         now = time.monotonic()
         self._away_since = self._away_since or now
-        self._tell("grid_away", error=type(error).__name__, seconds=round(now - self._away_since, 1))
+        self._tell(
+            "grid_away", error=type(error).__name__, seconds=round(now - self._away_since, 1)
+        )
         if now - self._away_since > _PATIENCE:
             raise error
         time.sleep(1.0)

@@ -82,7 +82,9 @@ class Trainer:
 
     def _rows(self, client: int, version: int) -> np.ndarray:
         made = self._experiment
-        return own_batch(self._shards.rows[client], made.training.samples, made.seed, client, version)
+        return own_batch(
+            self._shards.rows[client], made.training.samples, made.seed, client, version
+        )
 
 
 def uploaded(
@@ -124,7 +126,9 @@ def make_attackers(experiment: Experiment, shards: Shards, clients: Clients) -> 
     if experiment.attack.knows != "own":
         name, knows = short_name(experiment.attack), experiment.attack.knows
         remedy = "choose one that knows 'own', see 'secureafl list attacks --verbose'"
-        raise ConfigError(f"attack = {name!r}: it must see more than its own data ({knows}); {remedy}")
+        raise ConfigError(
+            f"attack = {name!r}: it must see more than its own data ({knows}); {remedy}"
+        )
     attackers = Attackers(experiment, shards, clients)
     attackers.number = np.arange(experiment.clients)
     return attackers

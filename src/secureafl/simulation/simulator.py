@@ -55,7 +55,6 @@ class Simulation:
         use_kernels(experiment.kernels)
         self.experiment = experiment
         self.device = choose_device(experiment.device)
-        seed = experiment.seed
         data = experiment.task.load()
         self.data_source, self.data_fingerprint = data.source, data.fingerprint
         self.shards: Shards = deal_samples(experiment, data)
