@@ -3,7 +3,9 @@
 import os
 import random
 import signal
+import socket
 import time
+import urllib.request
 
 import numpy as np
 import pytest
@@ -12,7 +14,8 @@ from deployment.network import Network
 
 from secureafl.attacks import SignFlip
 from secureafl.core.events import ArrivalEvent
-from secureafl.deployment.keys import make_key
+from secureafl.deployment.keys import make_certificates, make_key, revoke
+from secureafl.deployment.processes import free_port
 from secureafl.deployment.replay import Replay
 from secureafl.results import read_events
 
@@ -104,3 +107,51 @@ def kill(net, what, name):
     except ProcessLookupError:
         return False
     return bool(number)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_strangers_are_refused_and_the_server_stops_and_goes_on(tmp_path):
+    port = free_port()
+    with Network(tmp_path, rounds=1000, more=f"metrics_port = {port}") as net:
+        net.serve()
+        net.make_keys("one", "two")
+        net.join("one")
+        net.join("two")
+        net.wait(lambda: len(net.told("arrival")) >= 3, 200, "arrivals")
+        assert len(net.told("here")) == 2
+        page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+        assert "secureafl_clients 2.0" in page
+        assert "secureafl_updates_accepted_total" in page
+
+        # Plain text to a server that speaks TLS: no answer, and the node is not let in.
+        with socket.create_connection(("127.0.0.1", net.port), timeout=10) as line:
+            line.sendall(b"POST /v1/fleet/register-node HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b"HTTP" not in line.recv(100)
+        net.start("plain", "join", "--server", f"127.0.0.1:{net.port}", "--insecure")
+        # TLS, but without a key, and with another authority's word for the server.
+        net.start("keyless", "join", "--server", f"127.0.0.1:{net.port}", "--ca", "certs/ca.crt")
+        make_certificates(tmp_path / "other", [])
+        make_key(tmp_path / "misled")
+        words = ["--server", f"127.0.0.1:{net.port}", "--ca", "other/ca.crt", "--key", "misled"]
+        net.start("misled", "join", *words)
+
+        # A key that is taken away.
+        revoke("two", net.run)
+        net.wait(lambda: net.told("gone"), 120, "node that went")
+        net.wait(lambda: "not let in" in net.log("two").read_text(), 120, "refusal")
+        time.sleep(20)
+        assert len(net.told("here")) == 2
+        gone = net.told("gone")[0]["node"]
+        later = [line["node"] for line in net.told("arrival")][-2:]
+        assert gone not in later
+
+        # Asked to stop, it finishes the step in hand and can be gone on with.
+        serve = net.processes["serve"]
+        serve.send_signal(signal.SIGTERM)
+        assert serve.wait(90) == 130
+        rounds = len(arrivals(net.run))
+        assert (net.run / "checkpoint.safetensors").is_file()
+        net.serve()
+        net.wait(lambda: len(arrivals(net.run)) > rounds, 200, "further round")
+        assert net.told("serving")[-1]["round"] == rounds

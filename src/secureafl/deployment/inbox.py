@@ -69,7 +69,8 @@ class Inbox:
 
     @property
     def _client(self) -> Any:
-        return self._grid._runtime_client
+        assert isinstance(self._grid, HttpGrid)
+        return self._grid._runtime_client  # its own methods trust too much
 
     def _look(self, wanted: list[str]) -> None:
         found = self._client.PullMessages(PullAppMessagesRequest(message_ids=wanted))

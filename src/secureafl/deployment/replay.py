@@ -53,13 +53,13 @@ class Replay(Simulation):
         shards, count = self.shards.rows, made.training.samples
         return np.stack([own_batch(shards[c], count, made.seed, c, v) for c, v in pairs])
 
-    def _update(self, client: int, version: int) -> Tensor | None:
-        """What the client sent; nothing where it was refused, which the server refuses too."""
+    def _update(self, client: int, version: int) -> Tensor:
+        """What the client sent; no numbers where it was refused, which the server refuses too."""
         base = self._state.ledger.look_up(version)
         assert base is not None, "the trace and the ledger disagree"
         self._engine.begin(self.round, base)
         if self._arrivals[self.round].reason in REFUSALS:
-            return None
+            return base[:0]
         rows = own_batch(
             self.shards.rows[client],
             self.experiment.training.samples,

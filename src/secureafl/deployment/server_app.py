@@ -169,7 +169,7 @@ class Conversation:
                 self._desk.done(node, False, time.monotonic())  # later, then
 
     def _message(self, node: int, slot: int, version: int) -> Message:
-        facts = {
+        facts: dict[str, Any] = {
             "experiment": self._experiment,
             "client": slot,
             "version": version,

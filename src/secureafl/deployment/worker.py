@@ -12,8 +12,9 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
+from io import BufferedRWPair
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -45,13 +46,13 @@ def ask(place: str, job: Job, weights: Float[np.ndarray, " d"]) -> tuple[np.ndar
     return update, facts["attack"]
 
 
-def _send(file: BinaryIO, facts: dict[str, Any], numbers: Float[np.ndarray, " d"]) -> None:
+def _send(file: BufferedRWPair, facts: dict[str, Any], numbers: Float[np.ndarray, " d"]) -> None:
     data = np.ascontiguousarray(numbers, "<f4").tobytes()
     file.write(json.dumps({**facts, "bytes": len(data)}).encode() + b"\n" + data)
     file.flush()
 
 
-def _receive(file: BinaryIO) -> tuple[dict[str, Any], np.ndarray]:
+def _receive(file: BufferedRWPair) -> tuple[dict[str, Any], np.ndarray]:
     facts = json.loads(file.readline() or b'{"error": "the worker is gone", "bytes": 0}')
     return facts, np.frombuffer(file.read(facts["bytes"]), "<f4").copy()
 
@@ -107,7 +108,7 @@ def _answer(line: socket.socket, work: Work) -> None:
         print(f"nobody to answer to: {error}", file=sys.stderr, flush=True)
 
 
-def _done(file: BinaryIO, work: Work) -> tuple[dict[str, str], np.ndarray]:
+def _done(file: BufferedRWPair, work: Work) -> tuple[dict[str, str], np.ndarray]:
     """The answer to what is asked; what is wrong with it otherwise."""
     try:
         facts, weights = _receive(file)
