@@ -40,7 +40,7 @@ def main(out: Path) -> int:
         for process in (*clients, server):
             process.wait()
     command("report", out / "run")
-    print(f"page: {out / 'run' / 'report' / 'report.html'}")
+    print(f"page: {out / 'run' / 'report' / 'index.html'}")
     return server.returncode
 
 

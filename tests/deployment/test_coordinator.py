@@ -10,7 +10,7 @@ import pytest
 import torch
 from simulation.small import tiny
 
-from secureafl.core.errors import RunError
+from secureafl.core.errors import ConfigError, RunError
 from secureafl.core.trees import name_tensors
 from secureafl.deployment import coordinator as module
 from secureafl.deployment.coordinator import Coordinator
@@ -206,6 +206,11 @@ def test_trained_model_out_of_reach_is_refused(tmp_path):
         (*_, event) = server.receive(0, server.lend(), "m", Answer(far, True, ""))
         assert (event.accepted, event.reason) == (False, "not_finite")
         assert torch.equal(server.weights, before)
+
+
+def test_claims_about_samples_are_not_believed():
+    with pytest.raises(ConfigError, match="only clients could say"):
+        Coordinator(tiny(weights="samples"))
 
 
 def test_folder_of_another_experiment_is_refused(tmp_path):

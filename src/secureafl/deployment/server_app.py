@@ -128,10 +128,12 @@ class Conversation:
         answer = reply.reason or self._form.read(reply.content or {})
         events = self._server.receive(request.client, request.version, reply.request, answer)
         self._desk.done(request.node, not isinstance(answer, str), time.monotonic())
-        self.metrics.count(events, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        self.metrics.count(events, seconds)
         for event in events:
             if isinstance(event, ArrivalEvent):
-                self._tell("arrival", node=request.node, **event._asdict())
+                facts = {**event._asdict(), "seconds": round(seconds, 4)}
+                self._tell("arrival", node=request.node, **facts)
 
     def _give_up(self, request: Request, reason: str) -> None:
         self._server.give_up(request.version)
