@@ -30,7 +30,7 @@ def learnt(folder, name, nodes, **changes):
     """The run folder of an experiment that the engine has played."""
     settings = {
         "seed": 1,
-        "rounds": 600,
+        "rounds": 1500,
         "clients": 20,
         "malicious": 4,
         "threads": 1,
@@ -38,7 +38,7 @@ def learnt(folder, name, nodes, **changes):
         "task": {"kind": "fashion_mnist", "data_dir": "embedded"},
         "partition": {"kind": "iid"},
         "training": {"learning_rate": 0.02},
-        "evaluation": {"every": 200, "late": 5},
+        "evaluation": {"every": 300, "late": 5},
         "deployment": {"answers_per_minute": 10**6, "poll_seconds": 0.02},
     }
     file, out = folder / f"{name}.toml", folder / name
@@ -78,7 +78,7 @@ def test_a_thousand_clients_cost_what_the_formula_says(tmp_path):
         clients=clients,
         malicious=0,
         rounds=2000,
-        evaluation={"every": 2000, "late": 1},
+        evaluation={"every": 3000, "late": 1},
     )
     result = read_json(run / "result.json")
     formula = clients * (2 + 2 * pairs) * parameters * 4
