@@ -78,6 +78,7 @@ def test_a_thousand_clients_cost_what_the_formula_says(tmp_path):
         clients=clients,
         malicious=0,
         rounds=2000,
+        threads=2,
         evaluation={"every": 3000, "late": 1},
     )
     result = read_json(run / "result.json")
