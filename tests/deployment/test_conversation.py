@@ -1,5 +1,6 @@
 """The server's side, with nodes that are functions: honest, hostile, slow and absent ones."""
 
+import httpx
 import numpy as np
 import pytest
 from deployment.grids import Here, reply
@@ -237,3 +238,44 @@ def test_log_is_one_json_object_a_line(tmp_path):
     log._file.close()
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [line["event"] for line in lines] == ["arrival", "dropped"]
+
+
+def test_superlink_that_is_away_for_a_while_is_waited_for(tmp_path, clock):
+    server = Server(tmp_path, {5: honest, 6: honest}, clock)
+    server.turns(3)
+    reach = server.grid.pull_messages, server.grid.push_messages
+
+    def away(_):
+        raise httpx.ConnectError("refused")
+
+    server.grid.pull_messages = server.grid.push_messages = away
+    server.turns(20)
+    server.grid.pull_messages, server.grid.push_messages = reach
+    assert len(server.run()) == 30
+    assert any(what == "grid_away" for what, _ in server.told)
+
+
+def test_superlink_that_stays_away_ends_the_server(tmp_path, clock):
+    server = Server(tmp_path, {5: honest}, clock)
+
+    def away(_):
+        raise httpx.ConnectError("refused")
+
+    server.grid.pull_messages = away
+    with pytest.raises(httpx.ConnectError):
+        server.turns(1000)
+    server.coordinator.close()
+
+
+def test_journal_that_cannot_be_written_ends_the_server(tmp_path, clock, monkeypatch):
+    server = Server(tmp_path, {5: honest}, clock)
+    server.turns(3)
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        server.turns(10)
+    monkeypatch.undo()
+    server.coordinator.close()

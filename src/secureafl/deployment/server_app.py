@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import httpx  # which Flower's grid is made of
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
@@ -29,6 +31,8 @@ from secureafl.results import EXPERIMENT
 
 _AT_ONCE = 16  # messages pushed together
 _PATIENCE = 300.0  # seconds a SuperLink may be away before this process gives up
+
+T = TypeVar("T")
 
 app = ServerApp()
 
@@ -80,29 +84,44 @@ class Conversation:
         self._sent: tuple[int, Any] = (-1, None)  # version of the arrays made last, and these
         self._full: set[int] = set()  # nodes that were told of as without a slot
         self._here: set[int] = set()
-        self._away_since = 0.0  # since when the grid has failed; 0: it works
+        self._away_since, self._reached = 0.0, True  # since when the grid has failed; 0: it works
         self.metrics = Metrics()
 
     def turn(self) -> bool:
         """Hear everybody and ask everybody who is free; whether anything came in."""
-        try:
-            replies = self._inbox.replies(self._desk.open)
-            self._look_around()
-            for reply in replies:
-                if not self._server.finished:
-                    self._hear(reply)
-            for request in self._desk.overdue(time.monotonic()):
-                self._give_up(request, "late")
+        self._reached = True
+        replies = self._reach(lambda: self._inbox.replies(self._desk.open), [])
+        self._look_around()
+        for reply in replies:
             if not self._server.finished:
-                self._ask_the_free()
-        except (OSError, RuntimeError, *_grid_errors()) as error:
-            self._bear(error)
-            return False
-        self._away_since = 0.0
+                self._hear(reply)
+        for request in self._desk.overdue(time.monotonic()):
+            self._give_up(request, "late")
+        if not self._server.finished:
+            self._ask_the_free()
+        if self._reached:
+            self._away_since = 0.0
         return bool(replies)
 
+    def _reach(self, call: Callable[[], T], otherwise: T) -> T:
+        """What the grid answers. While the SuperLink is away, which is started again: `otherwise`.
+
+        Nothing else may be excused here: a journal that cannot be written must end this process.
+        """
+        try:
+            return call()
+        except (OSError, httpx.HTTPError) as error:
+            now, self._reached = time.monotonic(), False
+            self._away_since = self._away_since or now
+            away = round(now - self._away_since, 1)
+            self._tell("grid_away", error=type(error).__name__, seconds=away)
+            if away > _PATIENCE:
+                raise
+            time.sleep(1.0)
+            return otherwise
+
     def _look_around(self) -> None:
-        here = set(self._grid.get_node_ids())
+        here = self._reach(lambda: set(self._grid.get_node_ids()), self._here)
         for node in here - self._here:
             self._tell("here", node=node)
         for node in self._here - here:
@@ -161,7 +180,7 @@ class Conversation:
     def _ask(self, seated: list[tuple[int, int]]) -> None:
         version = self._server.round
         messages = [self._message(node, slot, version) for node, slot in seated]
-        ids = list(self._grid.push_messages(messages))
+        ids = self._reach(lambda: list(self._grid.push_messages(messages)), [])
         ids += [""] * (len(seated) - len(ids))
         for message, (node, slot) in zip(ids, seated, strict=True):
             if message:
@@ -189,20 +208,3 @@ class Conversation:
             weights = self._server.weights.cpu().numpy()
             self._sent = version, named_arrays(weights, self._server.layout)
         return self._sent[1]
-
-    def _bear(self, error: Exception) -> None:
-        """The SuperLink is away: it is started again, and what it knew is in its database."""
-        now = time.monotonic()
-        self._away_since = self._away_since or now
-        self._tell(
-            "grid_away", error=type(error).__name__, seconds=round(now - self._away_since, 1)
-        )
-        if now - self._away_since > _PATIENCE:
-            raise error
-        time.sleep(1.0)
-
-
-def _grid_errors() -> tuple[type[Exception], ...]:
-    import httpx  # Flower's own
-
-    return (httpx.HTTPError,)
