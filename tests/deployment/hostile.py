@@ -12,9 +12,17 @@ LAYOUT = {"first.weight": (4, 3), "first.bias": (4,), "last.weight": (2, 4), "sc
 SIZE = 25
 
 
+_HONEST = [
+    named_arrays(np.random.default_rng(n).normal(size=SIZE).astype(np.float32), LAYOUT)
+    for n in range(50)
+]
+
+
 def good(rng, kind="update"):
     """An answer as an honest client sends it."""
-    record = named_arrays(rng.normal(size=SIZE).astype(np.float32), LAYOUT)
+    record = ArrayRecord()
+    for name, array in _HONEST[rng.integers(len(_HONEST))].items():
+        record[name] = array  # never changed, only replaced
     return RecordDict({kind: record})
 
 
