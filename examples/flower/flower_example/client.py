@@ -18,7 +18,7 @@ app = ClientApp()
 def train(message: Message, context: Context) -> Message:
     """Take the model, train it on this node's data, send it back."""
     model = make_model()
-    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     inputs, labels = make_samples(200, seed=100 + int(context.node_config.get("partition-id", 0)))
     # Training starts from scratch each time; asynchronous learning likes short visits.
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

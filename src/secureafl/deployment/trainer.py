@@ -116,7 +116,8 @@ def uploaded(
 
     gradient = clients.update(base, chosen, poison)
     trained = Arrival(number, torch.zeros_like(number), gradient, base)
-    server = Server(None, 0, clients.training.server_rate)  # pyrefly: ignore  (only its rate is seen)
+    # Of the server an attack that knows its own data only sees the rate.
+    server = Server(None, 0, clients.training.server_rate)  # pyrefly: ignore
     state = ServerState(version, base, (), Ledger())
     return attackers.poison_update(trained, client, train_on, server, state)
 
