@@ -279,3 +279,16 @@ def test_journal_that_cannot_be_written_ends_the_server(tmp_path, clock, monkeyp
         server.turns(10)
     monkeypatch.undo()
     server.coordinator.close()
+
+
+def test_honest_answers_to_a_diverged_model_are_refused_but_not_slowed_down(tmp_path, clock):
+    def diverged(message):
+        arrays = message.content["arrays"]
+        shapes = {name: array.shape for name, array in arrays.items()}
+        nan = np.full(sum(a.numpy().size for a in arrays.values()), np.nan, np.float32)
+        return [reply(message, RecordDict({"update": named_arrays(nan, shapes)}))]
+
+    began = clock.now
+    events = Server(tmp_path, {5: diverged}, clock).run()
+    assert {event.reason for event in events} == {"not_finite"}
+    assert clock.now - began < 30

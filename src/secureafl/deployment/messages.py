@@ -26,10 +26,11 @@ ATTACK = "attack"  # the entry of ABOUT
 _FLOAT32, _NUMPY = "float32", "numpy.ndarray"
 
 
+NOT_FINITE = "not_finite"
 FAILED = "failed"  # the client's app raised or crashed, or its node went away: no answer at all
 REFUSALS = frozenset(
     {"wrong_records", "wrong_names", "wrong_type", "wrong_shape", "wrong_size", "wrong_head"}
-    | {"not_finite", "oversized", "malformed"}
+    | {NOT_FINITE, "oversized", "malformed"}
 )
 
 
@@ -78,7 +79,7 @@ class Form:
             pieces.append(piece)
         vector = np.concatenate(pieces)
         # One pass: the sum of absolute values in float64 is finite exactly if all of them are.
-        return vector if np.isfinite(np.abs(vector).sum(dtype=np.float64)) else "not_finite"
+        return vector if np.isfinite(np.abs(vector).sum(dtype=np.float64)) else NOT_FINITE
 
 
 def _heads(shape: tuple[int, ...]) -> tuple[bytes, bytes]:

@@ -22,7 +22,7 @@ from secureafl.deployment.coordinator import Coordinator
 from secureafl.deployment.desk import Desk, Request
 from secureafl.deployment.inbox import Inbox, Reply
 from secureafl.deployment.logs import Log
-from secureafl.deployment.messages import FAILED, TRAINED, Form
+from secureafl.deployment.messages import FAILED, NOT_FINITE, TRAINED, Form
 from secureafl.deployment.metrics import Metrics
 from secureafl.deployment.options import Options, read_file
 from secureafl.deployment.standing import LOG, show_life, to_leave
@@ -146,7 +146,9 @@ class Conversation:
             return
         answer = reply.reason or self._form.read(reply.content or {})
         events = self._server.receive(request.client, request.version, reply.request, answer)
-        self._desk.done(request.node, not isinstance(answer, str), time.monotonic())
+        # A model that has diverged makes honest answers infinite: that is not held against anybody.
+        well = not isinstance(answer, str) or answer == NOT_FINITE
+        self._desk.done(request.node, well, time.monotonic())
         seconds = time.perf_counter() - began
         self.metrics.count(events, seconds)
         for event in events:
