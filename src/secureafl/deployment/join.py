@@ -26,7 +26,7 @@ from secureafl.deployment.processes import (
     stop,
 )
 
-_AGAIN_SECONDS = 5.0
+_AGAIN_SECONDS, _MOST_SECONDS = 5.0, 30.0  # between two tries: at first, and after several
 _REASON = "[code:"  # how Flower's line begins that says why
 
 
@@ -54,7 +54,7 @@ class Member:
         self._env = environment(self._home / "flower")
         self._node: subprocess.Popen[bytes] | None = None
         self._worker: subprocess.Popen[bytes] | None = None
-        self._not_before = 0.0
+        self._began, self._pause = 0.0, _AGAIN_SECONDS
         self.starts = 0  # of the node
 
     @property
@@ -69,11 +69,13 @@ class Member:
             command = [sys.executable, "-m", "secureafl.deployment.worker", *words]
             env = {**self._env, "FLWR_HOME": str(self._home)}  # not one of Flower's
             self._worker = start(command, self._home / "worker.log", env)
-        gone = self._node is None or self._node.poll() is not None
-        if gone and time.monotonic() >= self._not_before:
+        ran = time.monotonic() - self._began
+        if self._node is None or (self._node.poll() is not None and ran >= self._pause):
             end_leftovers(self._home / "flower")
+            short = self._node is not None and ran < 2 * _MOST_SECONDS
+            self._pause = min(2 * self._pause, _MOST_SECONDS) if short else _AGAIN_SECONDS
             self._node = start(self._supernode(), self.log, self._env)
-            self._not_before = time.monotonic() + _AGAIN_SECONDS
+            self._began = time.monotonic()
             self.starts += 1
 
     @property
