@@ -144,16 +144,17 @@ def join(
 
 
 def _keep_joined(member: Any, told: list[int]) -> None:
-    starts = 0
+    """See that the client runs, and say when it joins and when it is not let in."""
+    joined = refused = 0  # starts that were told of
     while not told:
-        if starts != member.starts:
-            starts = member.starts
-            print("joining" if starts == 1 else "joining again", file=sys.stderr, flush=True)
-        refusal = member.refusal()
-        if refusal and member.starts == starts:
-            print(f"not let in: {refusal}", file=sys.stderr, flush=True)
-            time.sleep(_TURN_SECONDS)
         member.turn()
+        if joined < member.starts:
+            joined = member.starts
+            print("joining" if joined == 1 else "joining again", file=sys.stderr, flush=True)
+        refusal = member.refusal()
+        if refusal and refused < joined:
+            refused = joined
+            print(f"not let in: {refusal}", file=sys.stderr, flush=True)
         time.sleep(_TURN_SECONDS)
 
 
