@@ -3,10 +3,11 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all lint format bench clean help
+.PHONY: demo demo-deploy test test-all lint format bench clean help
 
 help:
 	@echo "make demo      watch SecureAFL beat a poisoning attack (about 4 minutes)"
+	@echo "make demo-deploy  a real server and four real clients, one malicious (about 5 minutes)"
 	@echo "make test      lint and all tests (under 10 minutes on 2 cores)"
 	@echo "make test-all  the slow tests too"
 	@echo "make bench     time the server step against the memory floor"
@@ -23,10 +24,14 @@ $(VENV)/ready: pyproject.toml constraints.txt
 demo: $(VENV)/ready
 	$(BIN)/secureafl compare experiments/quick.toml --defenses async_sgd,secure_afl
 
+demo-deploy: $(VENV)/ready
+	$(BIN)/python scripts/demo_deploy.py runs/demo-deploy-$$(date +%H%M%S)
+
 test: lint
 	$(BIN)/pytest
 
 test-all: lint
+	-$(BIN)/pip install --quiet --constraint constraints.txt "flwr[simulation]"  # else its tests are skipped
 	$(BIN)/pytest -m "slow or not slow" --timeout 3600
 
 lint: $(VENV)/ready

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from secureafl.cli import data as data_sets
+from secureafl.cli import deploy
 from secureafl.cli.bench import EXAMPLE, bench
 from secureafl.cli.dashboard import EXAMPLE as DASHBOARD_EXAMPLE
 from secureafl.cli.dashboard import dashboard
@@ -266,6 +267,9 @@ app.command(epilog=data_sets.EXAMPLE)(data_sets.data)
 app.command(epilog=REPRODUCE_EXAMPLE)(reproduce)
 app.command(epilog=RESULTS_EXAMPLE)(results)
 app.command(epilog=THEORY_EXAMPLE)(theory)
+app.command(epilog=deploy.SERVE_EXAMPLE)(deploy.serve)
+app.command(epilog=deploy.JOIN_EXAMPLE)(deploy.join)
+app.add_typer(deploy.keys, name="keys", no_args_is_help=True)
 
 
 def _read(file: Path | None) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from secureafl.core.random import numpy_generator
+
 if TYPE_CHECKING:
     from jaxtyping import Int
 
@@ -29,6 +31,14 @@ def draw_batches(
         order = rng.permuted(np.tile(shard, (passes, 1)), axis=1).reshape(-1)
         rows[turns] = order[: len(turns) * batch_size].reshape(-1, batch_size)
     return rows
+
+
+def own_batch(
+    shard: Int[np.ndarray, " samples"], count: int, seed: int, client: int, version: int
+) -> Int[np.ndarray, " count"]:
+    """Training rows for one request to a client that keeps no memory of the ones before."""
+    rng = numpy_generator(seed, f"batch/{client}/{version}")
+    return rng.choice(shard, count, replace=len(shard) < count)
 
 
 def pack_jobs(

@@ -218,6 +218,12 @@ class Replayed(Eager):
         put_back(_tensors(state.weights, state.defense), _tensors(weights, defense))
 
 
+def read_verdict(decision: Decision) -> Verdict:
+    """A decision that is no longer under way."""
+    figures = torch.stack(_figures(decision)).tolist()
+    return _verdict(figures, [*decision.scores], decision.reason)
+
+
 def _tensors(weights: Tensor, defense: Any) -> list[Tensor]:
     return [weights, *name_tensors(defense, "").values()]
 

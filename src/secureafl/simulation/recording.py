@@ -8,12 +8,13 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from secureafl import __version__
 from secureafl.core.errors import RunError
@@ -112,27 +113,40 @@ class Recording:
         self.folder.save_checkpoint(snapshot, self.simulation.round, self.seconds)
 
     def _finish(self) -> None:
-        made = self.simulation.experiment
-        weights = self.simulation.weights.cpu().numpy()
-        self.folder.save_model({"weights": weights})
-        self.folder.flush()
-        late = made.evaluation.late_rounds(made.rounds)
-        self.folder.finish(
-            {
-                "task": short_name(made.task),
-                "defense": short_name(made.defense),
-                "attack": short_name(made.attack),
-                "seed": made.seed,
-                "rounds": made.rounds,
-                **summarise(read_events(self.folder.path), late),
-                "privacy": self.simulation.privacy,
-                "data": self.simulation.data_source,
-                "malicious_clients": np.flatnonzero(self.simulation.malicious).tolist(),
-                "seconds": round(self.seconds, 3),
-                "rounds_per_second": round(made.rounds / self.seconds, 3),
-                "peak_memory_bytes": _peak_memory(),
-            }
-        )
+        run = self.simulation
+        facts = {
+            "privacy": run.privacy,
+            "data": run.data_source,
+            "malicious_clients": np.flatnonzero(run.malicious).tolist(),
+        }
+        write_result(self.folder, run.experiment, run.weights, facts, self.seconds)
+
+
+def write_result(
+    folder: RunFolder,
+    experiment: Experiment,
+    weights: Tensor,
+    facts: Mapping[str, Any],
+    seconds: float,
+) -> None:
+    """Finish a run: its final weights, what its events come to, and what only its driver knows."""
+    folder.save_model({"weights": weights.cpu().numpy()})
+    folder.flush()
+    late = experiment.evaluation.late_rounds(experiment.rounds)
+    folder.finish(
+        {
+            "task": short_name(experiment.task),
+            "defense": short_name(experiment.defense),
+            "attack": short_name(experiment.attack),
+            "seed": experiment.seed,
+            "rounds": experiment.rounds,
+            **summarise(read_events(folder.path), late),
+            **facts,
+            "seconds": round(seconds, 3),
+            "rounds_per_second": round(experiment.rounds / seconds, 3),
+            "peak_memory_bytes": _peak_memory(),
+        }
+    )
 
 
 def start_run(experiment: Experiment, path: Path, checkpoint_seconds: float) -> Recording:
@@ -143,7 +157,7 @@ def start_run(experiment: Experiment, path: Path, checkpoint_seconds: float) -> 
         "seed": experiment.seed,
         "data": simulation.data_source,
         "data_fingerprint": simulation.data_fingerprint,
-        "sessions": [_session(simulation)],
+        "sessions": [describe_session(simulation.device, simulation.round)],
     }
     settings = write_experiment(experiment)
     folder = RunFolder.create(path, settings, provenance, simulation.holdings)
@@ -177,17 +191,17 @@ def resume_run(path: Path, checkpoint_seconds: float) -> Recording:
     if checkpoint:
         simulation.restore(checkpoint.tensors)
     folder.rewind(checkpoint.events_bytes if checkpoint else 0)
-    folder.add_session(_session(simulation))
+    folder.add_session(describe_session(simulation.device, simulation.round))
     return Recording(
         simulation, folder, checkpoint.seconds if checkpoint else 0, checkpoint_seconds
     )
 
 
-def _session(simulation: Simulation) -> dict[str, Any]:
+def describe_session(device: torch.device, from_round: int) -> dict[str, Any]:
     """What the figures of this session depend on."""
-    on_gpu = simulation.device.type == "cuda"
+    on_gpu = device.type == "cuda"
     return {
-        "from_round": simulation.round,
+        "from_round": from_round,
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "secureafl": __version__,
         "commit": _commit(),

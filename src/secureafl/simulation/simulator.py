@@ -33,6 +33,7 @@ from secureafl.simulation.exposure import exposure
 from secureafl.simulation.trusted import draw_trusted
 
 if TYPE_CHECKING:
+    from secureafl.arrivals.trace import Trace
     from secureafl.experiment import Experiment
     from secureafl.partitions.shards import Shards
 
@@ -54,17 +55,14 @@ class Simulation:
         use_kernels(experiment.kernels)
         self.experiment = experiment
         self.device = choose_device(experiment.device)
-        seed = experiment.seed
         data = experiment.task.load()
         self.data_source, self.data_fingerprint = data.source, data.fingerprint
-        rng = numpy_generator(seed, "partition")
-        self.shards: Shards = _dealt(experiment, data, rng)
+        self.shards: Shards = deal_samples(experiment, data)
         self.holdings = _holdings(data, self.shards)
-        rng = numpy_generator(seed, "arrivals")
-        self.trace = experiment.arrivals.draw(experiment.rounds, experiment.clients, rng)
+        self.trace = self._draw_trace()
         self._evaluated = experiment.evaluation.rounds(experiment.rounds)
 
-        model = _seeded_model(experiment, self.device)
+        model = seeded_model(experiment, self.device)
         parts = (experiment.task, on_device(data, self.device), model)
         self._clients = Clients(*parts, experiment.training)
         self._clients.refuse_hidden_state()
@@ -73,10 +71,18 @@ class Simulation:
         self._draw_jobs()
         self._start_server(flatten(model))
 
-    def _draw_jobs(self) -> None:
+    def _draw_trace(self) -> Trace:
+        made = self.experiment
+        rng = numpy_generator(made.seed, "arrivals")
+        return made.arrivals.draw(made.rounds, made.clients, rng)
+
+    def _draw_rows(self) -> np.ndarray:
         made = self.experiment
         rng = numpy_generator(made.seed, "batches")
-        rows = draw_batches(self.trace.client, self.shards.rows, made.training.samples, rng)
+        return draw_batches(self.trace.client, self.shards.rows, made.training.samples, rng)
+
+    def _draw_jobs(self) -> None:
+        made, rows = self.experiment, self._draw_rows()
         jobs = pack_jobs(self.trace, self._attackers.number, rows)
         self._jobs = torch.from_numpy(jobs).to(self.device)
         # How many arrivals will answer to the model of each round: that long it must be kept.
@@ -164,7 +170,7 @@ class Simulation:
         with engine.here():
             found, malicious = verdict(), self._attackers.attacks(client, now)
             self._lend(state)
-            events.append(_arrival_event(found, now, client, malicious, now - version))
+            events.append(arrival_event(found, now, client, malicious, now - version))
             self._ageing.hear(client, now)
             self._state: ServerState = self._without_the_old(state, events)
             if state.round in self._evaluated:
@@ -241,7 +247,7 @@ class Simulation:
             others = labels != attack.target_class
             hit = outputs.argmax(dim=1)[others] == attack.target_class
             metrics["asr"] = float(hit.double().mean())
-        return EvaluationEvent(self.round, _finite(metrics))
+        return EvaluationEvent(self.round, finite_figures(metrics))
 
     @property
     def _test_labels(self) -> Tensor:
@@ -279,7 +285,9 @@ class Simulation:
         self._start_engine()
 
 
-def _dealt(experiment: Experiment, data: Data, rng: np.random.Generator) -> Shards:
+def deal_samples(experiment: Experiment, data: Data) -> Shards:
+    """Who holds what, and in which group each client is."""
+    rng = numpy_generator(experiment.seed, "partition")
     labels, origin = data.train_labels.numpy(), data.train_origin
     dealt = experiment.partition.deal
     return dealt(labels, experiment.clients, rng, None if origin is None else origin.numpy())
@@ -303,7 +311,8 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _seeded_model(experiment: Experiment, device: torch.device) -> torch.nn.Module:
+def seeded_model(experiment: Experiment, device: torch.device) -> torch.nn.Module:
+    """The model before the first round."""
     # Modules draw their first weights from torch's global generator; it is put back afterwards.
     with torch.random.fork_rng(devices=[]):
         cpu = torch.device("cpu")
@@ -311,14 +320,15 @@ def _seeded_model(experiment: Experiment, device: torch.device) -> torch.nn.Modu
         return experiment.task.model().to(device)
 
 
-def _finite(figures: Mapping[str, float]) -> dict[str, float | None]:
+def finite_figures(figures: Mapping[str, float]) -> dict[str, float | None]:
     """What JSON can hold."""
     return {name: value if math.isfinite(value) else None for name, value in figures.items()}
 
 
-def _arrival_event(
+def arrival_event(
     verdict: Verdict, now: int, client: int, malicious: bool, staleness: int
 ) -> ArrivalEvent:
+    """What became of an upload, for the run folder."""
     accepted, stepped, scores, reason = verdict
     numbers = (now, client, malicious, staleness)
-    return ArrivalEvent(*numbers, accepted, stepped, reason, _finite(scores))
+    return ArrivalEvent(*numbers, accepted, stepped, reason, finite_figures(scores))

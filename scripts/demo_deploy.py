@@ -1,0 +1,82 @@
+"""`make demo-deploy`: a server and four clients as real processes on this machine, one malicious.
+
+TLS is on and every client has a key. The run folder is like a simulation's.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+NAMES = ("ada", "ben", "cleo", "mallory")
+ADDRESS = "127.0.0.1:8765"
+SECUREAFL = [sys.executable, "-m", "secureafl"]
+
+
+def main(out: Path) -> int:
+    """Make keys, start everybody, wait for the result; the exit code of the server."""
+    out.mkdir(parents=True)
+    command("keys", "ca", out / "certificates")
+    server = start(
+        out / "serve.log",
+        *("serve", "experiments/deploy.toml", "--out", out / "run", "--address", ADDRESS),
+        *("--certificates", out / "certificates"),
+    )
+    clients = []
+    try:
+        for name in NAMES:
+            command("keys", "make", out / name)
+        wait_for(out / "run" / "server" / "keys")
+        for name in NAMES:
+            command("keys", "register", out / f"{name}.pub", "--run", out / "run")
+        clients = [join(out, name) for name in NAMES]
+        print(f"{', '.join(NAMES)} join; mallory sends ten times the opposite of what it learnt")
+        follow(server, out / "serve.log")
+    finally:
+        for process in (*clients, server):
+            process.terminate()
+        for process in (*clients, server):
+            process.wait()
+    command("report", out / "run")
+    print(f"page: {out / 'run' / 'report' / 'index.html'}")
+    return server.returncode
+
+
+def join(out: Path, name: str) -> subprocess.Popen[bytes]:
+    """A client, which stays until it is stopped."""
+    words = ["join", "--server", ADDRESS, "--ca", out / "certificates" / "ca.crt"]
+    attack = ["--attack", "sign_flip", "--set", "attack.factor=10"] if name == "mallory" else []
+    return start(out / f"{name}.log", *words, "--key", out / name, *attack)
+
+
+def start(log: Path, *words: object) -> subprocess.Popen[bytes]:
+    """A command in the background."""
+    with log.open("wb") as file:
+        return subprocess.Popen([*SECUREAFL, *map(str, words)], stdout=file, stderr=file)
+
+
+def command(*words: object) -> None:
+    """A command that must succeed."""
+    subprocess.run([*SECUREAFL, *map(str, words)], check=True, stdout=subprocess.DEVNULL)
+
+
+def wait_for(path: Path) -> None:
+    """Until the server has made a folder."""
+    while not path.exists():
+        time.sleep(0.2)
+
+
+def follow(server: subprocess.Popen[bytes], log: Path) -> None:
+    """Pass on what the server says until it ends."""
+    told = 0
+    while server.poll() is None:
+        time.sleep(1.0)
+        text = log.read_text(errors="replace")
+        print(text[told:], end="", flush=True)
+        told = len(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,225 @@
+"""`secureafl serve`, `join` and `keys`: asynchronous learning with real clients, on Flower."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from secureafl.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from secureafl.deployment.serve import Service
+
+SERVE_EXAMPLE = (
+    "Example: secureafl serve experiments/deploy.toml --out runs/real "
+    "--address 0.0.0.0:8000 --certificates certificates"
+)
+JOIN_EXAMPLE = (
+    "Example: secureafl join --server learn.example.org:8000 --ca ca.crt --key alice "
+    "--data /srv/fashion-mnist"
+)
+_TURN_SECONDS = 0.5
+
+
+class Protected(StrEnum):
+    """The unit of a client's privacy."""
+
+    example = "example"
+    upload = "upload"
+
+
+keys = typer.Typer(help="Make, register and revoke the keys of nodes, and make certificates.")
+
+Run = Annotated[Path, typer.Option(help="Run folder of the server.")]
+
+
+def serve(
+    file: Annotated[Path, typer.Argument(help="Experiment file; [deployment] is for the server.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder; one begun before is gone on with.")
+    ] = None,
+    address: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1:8000",
+    certificates: Annotated[
+        Path | None, typer.Option(help="Folder of 'secureafl keys ca': TLS, and nodes need keys.")
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Let anybody in, unencrypted, from anywhere.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+) -> None:
+    """Serve an experiment to real clients, through kills and restarts, to its end.
+
+    Exit codes: 0 finished, 1 failed, 2 a wrong setting, 130 stopped (the same command goes on).
+    """
+    _require_flower()
+    from secureafl.deployment.options import read_file
+    from secureafl.deployment.serve import Service, make_address
+    from secureafl.results import RESULT
+    from secureafl.sweep.cells import stop_signals
+
+    where = make_address(address, certificates, insecure)
+    experiment, options = read_file(file)
+    path = out or Path("runs") / file.stem
+    if (path / RESULT).is_file():
+        print(f"{path}: finished")
+        return
+    service = Service(experiment, options, path, where)
+    try:
+        with stop_signals() as told:
+            _watch(service, experiment.rounds, quiet, told)
+    finally:
+        service.stop()
+    if not service.finished:
+        print(f"stopped; go on with the same command, --out {path}", file=sys.stderr)
+        raise typer.Exit(130)
+    print(f"run folder: {path}\nreport:     secureafl report {path}")
+
+
+def _watch(service: Service, rounds: int, quiet: bool, told: list[int]) -> None:
+    """Keep the service running and show where it stands."""
+    from secureafl.cli.progress import make_display
+    from secureafl.results import last_events
+    from secureafl.sweep.tally import Standing
+
+    name, standing = service.out.name, Standing()
+    with make_display({name: rounds}, quiet) as display:
+        while not told and not service.finished:
+            service.turn()
+            for event in last_events(service.out):
+                standing = standing.after(event) if event.round >= standing.round else standing
+            display.show(name, standing)
+            time.sleep(_TURN_SECONDS)
+
+
+def join(
+    server: Annotated[str, typer.Option(help="Where the server listens, HOST:PORT.")],
+    data: Annotated[
+        str, typer.Option(help="Folder of the own data; 'dealt': a share of the task's, for tests.")
+    ] = "dealt",
+    ca: Annotated[Path | None, typer.Option(help="Certificate of who vouches for it.")] = None,
+    key: Annotated[Path | None, typer.Option(help="Own private key, see 'secureafl keys'.")] = None,
+    clip: Annotated[
+        float,
+        typer.Option(min=0, help="Cut what is protected to this norm; 0: as the server says."),
+    ] = 0.0,
+    noise: Annotated[
+        float, typer.Option(min=0, help="Noise added: standard deviation, in units of --clip.")
+    ] = 0.0,
+    protect: Annotated[
+        Protected, typer.Option(help="What is protected: one sample, or all of this client's.")
+    ] = Protected.example,
+    attack: Annotated[
+        str, typer.Option(help="FOR TESTS: play this attack, and say so to the server.")
+    ] = "",
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Of the attack: --set attack.factor=10"),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="No encryption and no key, wherever the server is.")
+    ] = False,
+) -> None:
+    """Take part with this machine's data until stopped, through cuts and restarts."""
+    _require_flower()
+    from secureafl.deployment.join import Member
+    from secureafl.deployment.worker import conduct_from
+    from secureafl.sweep.cells import stop_signals
+
+    conduct: dict[str, Any] = {"data": data, "attack": _attack(attack, set_ or [])}
+    if clip or noise:
+        conduct["privacy"] = {"clip": clip, "noise": noise, "unit": protect.value}
+    conduct_from(conduct)  # a wrong setting shows here, not in the worker
+    member = Member(server, conduct, ca, key, insecure)
+    try:
+        with stop_signals() as told:
+            _keep_joined(member, told)
+    finally:
+        member.stop()
+
+
+def _keep_joined(member: Any, told: list[int]) -> None:
+    """See that the client runs, and say when it joins and when it is not let in."""
+    joined = refused = 0  # starts that were told of
+    while not told:
+        member.turn()
+        if joined < member.starts:
+            joined = member.starts
+            print("joining" if joined == 1 else "joining again", file=sys.stderr, flush=True)
+        refusal = member.refusal()
+        if refusal and refused < joined:
+            refused = joined
+            print(f"not let in: {refusal}", file=sys.stderr, flush=True)
+        time.sleep(_TURN_SECONDS)
+
+
+def _attack(name: str, changes: list[str]) -> Any:
+    from secureafl.experiment import with_settings
+    from secureafl.toml import parse_value
+
+    if not name:
+        return None
+    parsed = {}
+    for item in changes:
+        setting, equals, text = item.partition("=")
+        if not equals or not setting.startswith("attack."):
+            raise ConfigError(f"--set {item}: give attack.NAME=VALUE, such as attack.factor=10")
+        parsed[setting] = parse_value(text)
+    return with_settings({"attack": name}, parsed)["attack"]
+
+
+@keys.command("make", epilog="Example: secureafl keys make alice")
+def make(name: Annotated[Path, typer.Argument(help="File of the private key.")]) -> None:
+    """Make a node's key: NAME is secret and stays, NAME.pub goes to the server."""
+    _require_flower()
+    from secureafl.deployment.keys import make_key
+
+    print(make_key(name))
+
+
+@keys.command("register", epilog="Example: secureafl keys register alice.pub --run runs/real")
+def register(
+    public: Annotated[Path, typer.Argument(help="Public key, a .pub file.")], run: Run
+) -> None:
+    """Let a key's owner join a run, running or not."""
+    _require_flower()
+    from secureafl.deployment import keys as files
+
+    print(files.register(public, run))
+
+
+@keys.command("revoke", epilog="Example: secureafl keys revoke alice --run runs/real")
+def revoke(
+    name: Annotated[str, typer.Argument(help="Name it is registered under.")], run: Run
+) -> None:
+    """Put a key's owner out of a run."""
+    _require_flower()
+    from secureafl.deployment import keys as files
+
+    files.revoke(name, run)
+
+
+@keys.command("ca", epilog="Example: secureafl keys ca certificates --host learn.example.org")
+def ca(
+    folder: Annotated[Path, typer.Argument(help="Folder to make.")],
+    host: Annotated[
+        list[str] | None, typer.Option(help="Name or address clients use; may be repeated.")
+    ] = None,
+) -> None:
+    """Make a certificate authority of one's own, and the server's certificate."""
+    _require_flower()
+    from secureafl.deployment.keys import make_certificates
+
+    make_certificates(folder, host or [])
+    print(f"{folder}: give ca.crt to the clients; ca.key signs, keep it away from the server")
+
+
+def _require_flower() -> None:
+    absent = [n for n in ("flwr", "prometheus_client") if importlib.util.find_spec(n) is None]
+    if absent:
+        raise ConfigError(f"{absent[0]} is not installed: pip install 'secureafl[deploy]'")

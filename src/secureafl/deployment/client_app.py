@@ -1,0 +1,60 @@
+"""The ClientApp: takes the model out of a message, has it trained, puts the update into the answer.
+
+It imports no torch, because Flower starts it anew for every message: the node's worker trains
+(`deployment.worker`). Where there is none, as in Flower's simulation engine, whose processes stay,
+it trains itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from secureafl.deployment.messages import ABOUT, ATTACK, TRAINED, UPDATE
+from secureafl.deployment.worker import Job, Work, ask, conduct_from
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+REQUEST = "request"  # the record beside the model's arrays: client, version, experiment
+WORKER = "worker"  # in a node's settings: the socket of its worker
+
+app = ClientApp()
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Answer one request."""
+    arrays, request = message.content[TRAINED], message.content[REQUEST]
+    assert isinstance(arrays, ArrayRecord)
+    assert isinstance(request, ConfigRecord)
+    shapes = {name: array.shape for name, array in arrays.items()}
+    weights = np.concatenate([array.numpy().reshape(-1) for array in arrays.values()])
+    job = Job(**{name: request[name] for name in Job._fields})  # pyrefly: ignore
+    place = context.node_config.get(WORKER)
+    update, attack = ask(str(place), job, weights) if place else _own_work().do(job, weights)
+    content = RecordDict({UPDATE: named_arrays(update, shapes)})
+    if attack:
+        content[ABOUT] = ConfigRecord({ATTACK: attack})
+    return Message(content, reply_to=message)
+
+
+@functools.cache
+def _own_work() -> Work:
+    return Work(conduct_from({}))
+
+
+def named_arrays(
+    vector: Float[np.ndarray, " d"], shapes: Mapping[str, tuple[int, ...]]
+) -> ArrayRecord:
+    """A flat vector as the arrays of a message."""
+    ends = np.cumsum([math.prod(shape) for shape in shapes.values()])
+    pieces = np.split(np.ascontiguousarray(vector, np.float32), ends[:-1])
+    parts = zip(shapes.items(), pieces, strict=True)
+    return ArrayRecord({name: Array(piece.reshape(shape)) for (name, shape), piece in parts})

@@ -1,0 +1,261 @@
+"""The server of a deployment, without a network: takes arrivals, and loses none it has applied.
+
+The step is `core.server`'s, as in the simulator. Order makes it durable: an upload is in the
+journal, on the disk, before it is applied, and applied before anybody is answered. After a kill the
+last checkpoint and the journal after it give the same state, and the same events, again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from secureafl.core.errors import ConfigError, RunError
+from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event, ForgottenEvent
+from secureafl.core.ledger import Ledger
+from secureafl.core.members import Ageing
+from secureafl.core.server import Server, ServerState, Upload
+from secureafl.core.traits import has_trait
+from secureafl.core.trees import name_tensors, rebuild
+from secureafl.core.vectors import flatten, layout
+from secureafl.deployment.journal import Entry, Journal
+from secureafl.deployment.members import Members
+from secureafl.deployment.messages import Answer
+from secureafl.experiment import Experiment, write_experiment
+from secureafl.kernels.choice import use_kernels
+from secureafl.results import (
+    PROVENANCE,
+    Checkpoint,
+    RunFolder,
+    read_events,
+    read_json,
+)
+from secureafl.simulation.clients import Clients, on_device
+from secureafl.simulation.engine import Verdict, read_verdict
+from secureafl.simulation.recording import describe_session, require_same, write_result
+from secureafl.simulation.simulator import (
+    arrival_event,
+    choose_device,
+    finite_figures,
+    seeded_model,
+)
+from secureafl.simulation.trusted import draw_trusted
+
+_SMALL_JOURNAL = 16 * 2**20  # bytes that are read and applied again in no time
+
+
+class Coordinator:
+    """A run in its folder: `create` makes one, `take_up` goes on with it wherever it was left."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        """Load the task."""
+        if experiment.threads:
+            torch.set_num_threads(experiment.threads)
+        use_kernels(experiment.kernels)
+        self.experiment = experiment
+        self.device = choose_device(experiment.device)
+        self._data = experiment.task.load()
+        model = seeded_model(experiment, self.device)
+        data = on_device(self._data, self.device)
+        self._test = Clients(experiment.task, data, model, experiment.training)
+        self._test.refuse_hidden_state()
+        self.layout = layout(model)
+        self._evaluated = experiment.evaluation.rounds(experiment.rounds)
+        self._server = self._make_server()
+        self._state = self._server.start(flatten(model))
+        self._malicious: set[int] = set()
+
+    def _make_server(self) -> Server:
+        made, trusted = self.experiment, None
+        if made.weights == "samples":
+            raise ConfigError("weights = 'samples': only clients could say how many they hold")
+        if has_trait(made.defense, "needs_trusted"):
+            trusted = draw_trusted(self._test, made.trusted_samples, made.seed)
+        return Server(made.defense, made.clients, made.training.server_rate, trusted)
+
+    @property
+    def round(self) -> int:
+        """Arrivals so far."""
+        return self._state.round
+
+    @property
+    def finished(self) -> bool:
+        """Whether all arrivals have come."""
+        return self.round >= self.experiment.rounds
+
+    @property
+    def weights(self) -> Tensor:
+        """The global model."""
+        return self._state.weights
+
+    def lend(self) -> int:
+        """Note that one more answer to the present model is expected; its version."""
+        self._state.ledger.lend(self.round, self.weights)
+        return self.round
+
+    def give_up(self, version: int) -> None:
+        """One answer to a model is not expected any longer."""
+        self._state.ledger.settle(version)
+
+    def receive(self, client: int, version: int, message: str, answer: Answer | str) -> list[Event]:
+        """Take an answer, or the refusal of one; both are a round. It is safe when this returns."""
+        malicious, reason, update = False, "", None
+        if isinstance(answer, str):
+            reason = answer
+        else:
+            malicious, update = bool(answer.attack), self._update(answer, version)
+        entry = Entry(self.round, client, version, message, malicious, reason, update)
+        self._journal.append(entry)
+        events = self._apply(entry)
+        self.folder.append(events)
+        self.folder.flush()
+        if self._journal.size > max(_SMALL_JOURNAL, self._state_bytes()):
+            self.save()
+        return events
+
+    def _update(self, answer: Answer, version: int) -> np.ndarray:
+        """What the server steps against: as sent, or what makes a step end at the model sent."""
+        base = self._state.ledger.look_up(version)
+        if not answer.trained or base is None:
+            return answer.vector
+        way = base.cpu().numpy().astype(np.float64) - answer.vector
+        with np.errstate(over="ignore"):  # too long for float32: the server refuses it
+            return (way / self._server.learning_rate).astype(np.float32)
+
+    def _apply(self, entry: Entry) -> list[Event]:
+        """One round; the same entry on the same state gives the same."""
+        now = self.round
+        if entry.round != now:
+            raise RunError(f"{self.folder.path}: the journal's round {entry.round} is not {now}")
+        events: list[Event] = [self._evaluate()] if now == 0 else []
+        verdict, state = self._judge(entry)
+        self._malicious |= {entry.client} if entry.malicious else set()
+        numbers = (now, entry.client, entry.malicious, now - entry.version)
+        events.append(arrival_event(verdict, *numbers))
+        self._hear(entry.client, now)
+        for client in self._ageing.due(state.round):
+            state = self._server.forget(state, client)
+            events.append(ForgottenEvent(state.round, client))
+            self.members.forgotten(client)
+        self._state: ServerState = state
+        if self.round in self._evaluated:
+            events.append(self._evaluate())
+        return events
+
+    def _judge(self, entry: Entry) -> tuple[Verdict, ServerState]:
+        upload = Upload(entry.client, entry.version, None)
+        if entry.update is None:
+            _, state = self._server.refuse(self._state, upload, entry.reason)
+            return Verdict(False, False, {}, entry.reason), state
+        update = torch.from_numpy(entry.update).to(self.device)
+        decision, state = self._server.receive(self._state, upload._replace(update=update))
+        return read_verdict(decision), state
+
+    def _hear(self, client: int, now: int) -> None:
+        self._ageing.hear(client, now)
+        self.members.heard(client)
+
+    def _evaluate(self) -> EvaluationEvent:
+        outputs, labels = self._test.test_outputs(self.weights), self._test.data.test_labels
+        metrics = self.experiment.task.metrics(outputs, labels)
+        return EvaluationEvent(self.round, finite_figures(metrics))
+
+    # The folder.
+
+    def create(self, path: Path) -> None:
+        """Make the folder of a new run."""
+        made, data = self.experiment, self._data
+        provenance = {
+            "seed": made.seed,
+            "data": data.source,
+            "data_fingerprint": data.fingerprint,
+            "sessions": [],
+        }
+        RunFolder.create(path, write_experiment(made), provenance).close()
+
+    def take_up(self, path: Path) -> None:
+        """The state that the folder holds: its checkpoint, with the journal after it applied."""
+        made = self.experiment
+        require_same(made, path)
+        self.folder = RunFolder(path)
+        if self.folder.finished:
+            raise RunError(f"{path}: already finished; see it with 'secureafl report {path}'")
+        if read_json(path / PROVENANCE).get("data_fingerprint") != self._data.fingerprint:
+            raise RunError(f"{path}: was begun on other data than {self._data.source}")
+        self.members = Members(path, made.clients, made.forget_after)
+        self._ageing = Ageing(made.forget_after)
+        self._before, self._since = 0.0, time.monotonic()
+        checkpoint = self.folder.load_checkpoint()
+        self.folder.rewind(checkpoint.events_bytes if checkpoint else 0)
+        lent = self._restore(checkpoint) if checkpoint else {0: self.weights}
+        self.folder.add_session(describe_session(self.device, self.round))
+        self._journal = Journal(path, self.round)
+        self._replay(self._journal.read(), lent)
+        self.folder.flush()
+
+    def _restore(self, checkpoint: Checkpoint) -> dict[int, Tensor]:
+        """The state of a checkpoint; returns the models that were lent then, by version."""
+        named = {name: torch.from_numpy(array) for name, array in checkpoint.tensors.items()}
+        weights = named["weights"].to(self.device)
+        defense = rebuild(self._state.defense, "defense", named)
+        self._state = ServerState(checkpoint.round, weights, defense, Ledger())
+        self._before = checkpoint.seconds
+        for event in read_events(self.folder.path):
+            if isinstance(event, ArrivalEvent):
+                self._hear(event.client, event.round)
+                self._malicious |= {event.client} if event.malicious else set()
+            elif isinstance(event, ForgottenEvent):
+                self.members.forgotten(event.client)
+        self._ageing.due(checkpoint.round)  # the events name these already
+        prefix = "ledger."
+        lent = {n: t.to(self.device) for n, t in named.items() if n.startswith(prefix)}
+        versions = {int(name.removeprefix(prefix)): model for name, model in lent.items()}
+        return {**versions, checkpoint.round: weights}
+
+    def _replay(self, entries: list[Entry], lent: dict[int, Tensor]) -> None:
+        """Apply what the journal holds; requests nobody answered in it are no longer open."""
+        answers = Counter(entry.version for entry in entries)
+        for version, model in lent.items():
+            self._state.ledger.lend(version, model, answers[version])
+        for entry in entries:
+            self.folder.append(self._apply(entry))
+            self._state.ledger.lend(self.round, self.weights, answers[self.round])
+
+    def save(self) -> None:
+        """A checkpoint, and a journal that begins with it."""
+        named: dict[str, Any] = {
+            "weights": self.weights,
+            **name_tensors(self._state.defense, "defense"),
+            **{f"ledger.{v}": w for v, w in self._state.ledger.models().items()},
+        }
+        arrays = {name: tensor.detach().cpu().numpy() for name, tensor in named.items()}
+        self.folder.save_checkpoint(arrays, self.round, self._seconds())
+        self._journal.close()
+        self._journal = Journal(self.folder.path, self.round)
+
+    def _state_bytes(self) -> int:
+        return sum(t.nbytes for t in name_tensors(self._state.defense, "").values())
+
+    def _seconds(self) -> float:
+        return self._before + time.monotonic() - self._since
+
+    def close(self) -> None:
+        """Leave the folder: with its result if the run is finished, else with a checkpoint."""
+        if self.finished:
+            facts = {
+                "privacy": None,  # what clients do for theirs, the server cannot know
+                "data": self._data.source,
+                "malicious_clients": sorted(self._malicious),
+            }
+            write_result(self.folder, self.experiment, self.weights, facts, self._seconds())
+            self._journal.remove()
+        else:
+            self.save()
+            self._journal.close()
+        self.folder.close()

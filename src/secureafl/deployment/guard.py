@@ -1,0 +1,91 @@
+"""Keeps strangers to the clients' part of Flower's server.
+
+Its one port serves clients (/v1/fleet) and the people who run the server (/v1/control, which
+starts code, and /v1/runtime). Here anybody who is not on the server's own machine is kept to the
+first, and requests have a size.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+FLEET = ("/v1/fleet/", "/health")
+LARGEST_REQUEST = 16 * 2**20  # bytes; Flower cuts arrays into pieces of 5 MB
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class FleetOnly:
+    """The SuperLink's web application, with all but the clients' part closed to strangers."""
+
+    def __init__(self, inner: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] == "websocket" or (scope["type"] == "http" and not _may(scope)):
+            await _refuse(send, 403)
+        elif scope["type"] == "http" and _announced(scope) > LARGEST_REQUEST:
+            await _refuse(send, 413)
+        else:
+            await self._inner(scope, _measured(receive), send)
+
+
+def _may(scope: Scope) -> bool:
+    return scope["path"].startswith(FLEET) or is_loopback((scope.get("client") or ("",))[0])
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is this machine's own; a name other than localhost is not."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _announced(scope: Scope) -> int:
+    for name, value in scope["headers"]:
+        if name == b"content-length":
+            return int(value) if value.isdigit() and len(value) < 16 else LARGEST_REQUEST + 1
+    return 0
+
+
+def _measured(receive: Receive) -> Receive:
+    """Give up on a body that grows beyond what it announced, or announced nothing."""
+    left = LARGEST_REQUEST
+
+    async def measured() -> MutableMapping[str, Any]:
+        nonlocal left
+        message = await receive()
+        left -= len(message.get("body", b""))
+        return message if left >= 0 else {"type": "http.disconnect"}
+
+    return measured
+
+
+async def _refuse(send: Send, status: int) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def main() -> None:
+    """Flower's own `flower-superlink`, guarded."""
+    from flwr.superlink import main as superlink
+    from flwr.superlink.cli.flower_superlink import flower_superlink
+
+    create = superlink.create_app
+    superlink.create_app = lambda *words: FleetOnly(create(*words))  # pyrefly: ignore
+    flower_superlink()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""What `secureafl join` keeps running: Flower's SuperNode, and a worker that trains for it.
+
+A node that is cut off or killed is started again until it is let in: after a kill the SuperLink
+takes the old one for alive for about a minute, and refuses the new one that long.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from secureafl.core.errors import ConfigError
+from secureafl.deployment.client_app import WORKER
+from secureafl.deployment.processes import (
+    end_leftovers,
+    environment,
+    free_port,
+    require_safe,
+    start,
+    stop,
+)
+
+_AGAIN_SECONDS, _MOST_SECONDS = 5.0, 30.0  # between two tries: at first, and after several
+_REASON = "[code:"  # how Flower's line begins that says why
+
+
+class Member:
+    """The two processes of one client."""
+
+    def __init__(
+        self,
+        server: str,
+        conduct: dict[str, Any],
+        ca: Path | None,
+        key: Path | None,
+        insecure: bool,
+    ) -> None:
+        """Nothing is started yet. `conduct` is as `worker.conduct_from` takes it."""
+        remedy = "give --ca (the server's ca.crt) and --key"
+        require_safe(server, ca is not None and key is not None, insecure, remedy)
+        for name, path in (("--ca", ca), ("--key", key)):
+            if path is not None and not path.is_file():
+                raise ConfigError(f"{name} {path}: no such file")
+        if key is not None and ca is None:
+            raise ConfigError(f"--key {key}: give --ca too; keys are used with TLS only")
+        self._server, self._conduct, self._ca, self._key = server, conduct, ca, key
+        self._home = Path(tempfile.mkdtemp(prefix="secureafl-"))  # nobody else may enter it
+        self._env = environment(self._home / "flower")
+        self._node: subprocess.Popen[bytes] | None = None
+        self._worker: subprocess.Popen[bytes] | None = None
+        self._began, self._pause = 0.0, _AGAIN_SECONDS
+        self.starts = 0  # of the node
+
+    @property
+    def log(self) -> Path:
+        """Where the node's words are."""
+        return self._home / "supernode.log"
+
+    def turn(self) -> None:
+        """See that both run."""
+        if self._worker is None or self._worker.poll() is not None:
+            words = [str(self._socket), json.dumps(self._conduct)]
+            command = [sys.executable, "-m", "secureafl.deployment.worker", *words]
+            env = {**self._env, "FLWR_HOME": str(self._home)}  # not one of Flower's
+            self._worker = start(command, self._home / "worker.log", env)
+        ran = time.monotonic() - self._began
+        if self._node is None or (self._node.poll() is not None and ran >= self._pause):
+            end_leftovers(self._home / "flower")
+            short = self._node is not None and ran < 2 * _MOST_SECONDS
+            self._pause = min(2 * self._pause, _MOST_SECONDS) if short else _AGAIN_SECONDS
+            self._node = start(self._supernode(), self.log, self._env)
+            self._began = time.monotonic()
+            self.starts += 1
+
+    @property
+    def _socket(self) -> Path:
+        return self._home / "worker.sock"
+
+    def _supernode(self) -> list[str]:
+        words = ["flower-supernode", "--superlink", self._server, "--port", str(free_port())]
+        words += ["--node-config", f'{WORKER}="{self._socket}"']
+        words += ["--root-certificates", str(self._ca)] if self._ca else ["--insecure"]
+        return [*words, "--auth-supernode-private-key", str(self._key)] if self._key else words
+
+    def refusal(self) -> str:
+        """Why the node ended last, in Flower's words; empty while it runs."""
+        if self._node is None or self._node.poll() is None:
+            return ""
+        lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines()]
+        return next((line for line in reversed(lines) if line.startswith(_REASON)), "it ended")
+
+    def stop(self) -> None:
+        """End both, and leave nothing behind."""
+        stop(self._node)
+        stop(self._worker)
+        end_leftovers(self._home / "flower")
+        shutil.rmtree(self._home, ignore_errors=True)

@@ -1,0 +1,69 @@
+"""What a deployed server counts, in the form Prometheus reads (https://prometheus.io)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+from secureafl.core.events import ArrivalEvent, Event, ForgottenEvent
+
+_STALENESS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
+
+
+class Metrics:
+    """Counters of this session; a restarted server starts them at 0, as Prometheus expects."""
+
+    def __init__(self) -> None:
+        """A registry of its own, so that a process can hold several."""
+        self.registry = made = CollectorRegistry()
+        self._accepted = Counter("secureafl_updates_accepted", "Uploads accepted", registry=made)
+        self._rejected = Counter(
+            "secureafl_updates_rejected", "Uploads not accepted", ["reason"], registry=made
+        )
+        self._unasked = Counter(
+            "secureafl_messages_dropped", "Messages nobody asked for", ["reason"], registry=made
+        )
+        self._staleness = Histogram(
+            "secureafl_staleness", "Rounds since the model", buckets=_STALENESS, registry=made
+        )
+        self._step = Histogram(
+            "secureafl_step_seconds", "From answer to model", buckets=_SECONDS, registry=made
+        )
+        self._forgotten = Counter("secureafl_clients_forgotten", "Clients forgotten", registry=made)
+        self.round = Gauge("secureafl_round", "Arrivals so far", registry=made)
+        self.clients = Gauge("secureafl_clients", "Nodes that are here", registry=made)
+        self.open = Gauge("secureafl_requests_open", "Answers waited for", registry=made)
+
+    def count(self, events: list[Event], seconds: float) -> None:
+        """What became of one arrival, and how long the step took."""
+        self._step.observe(seconds)
+        for event in events:
+            if isinstance(event, ForgottenEvent):
+                self._forgotten.inc()
+            elif isinstance(event, ArrivalEvent):
+                self._staleness.observe(event.staleness)
+                self.round.set(event.round + 1)
+                if event.accepted:
+                    self._accepted.inc()
+                else:
+                    self._rejected.labels(event.reason).inc()
+
+    def drop(self, reason: str) -> None:
+        """A message that was no arrival."""
+        self._unasked.labels(reason).inc()
+
+    def publish(self, port: int) -> Callable[[], None]:
+        """Answer at /metrics, to this machine only: a scraper elsewhere comes through a tunnel.
+
+        Calling what is returned ends it.
+        """
+        server, thread = start_http_server(port, "127.0.0.1", self.registry)
+
+        def end() -> None:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+        return end

@@ -1,0 +1,210 @@
+"""What `secureafl serve` keeps running: Flower's SuperLink and SuperExec, and our ServerApp.
+
+Each may be killed at any moment and is started again. The SuperLink has its database and the
+ServerApp its run folder, so nothing that was applied is lost.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from secureafl.core.errors import ConfigError, RunError
+from secureafl.deployment.app_folder import write_app
+from secureafl.deployment.coordinator import Coordinator
+from secureafl.deployment.keys import CA, CERTIFICATE, KEYS, SERVER_KEY
+from secureafl.deployment.options import TABLE, Options
+from secureafl.deployment.processes import (
+    end_leftovers,
+    environment,
+    is_alive,
+    listens,
+    require_free,
+    require_safe,
+    split_address,
+    start,
+    stop,
+)
+from secureafl.deployment.standing import APP, LOG, SERVE, STOP, read_life
+from secureafl.experiment import Experiment, to_mapping
+from secureafl.results import EXPERIMENT, RESULT, RunFolder
+from secureafl.simulation.recording import require_same
+from secureafl.toml import write_toml
+
+_HERE = "here"  # what Flower's settings call the connection to this server
+_START_SECONDS = 120.0  # until a ServerApp must have shown itself
+_MOST_STARTS = 5  # in a row, without a round between
+
+
+class Address(NamedTuple):
+    """Where the server listens, and how."""
+
+    host: str
+    port: int
+    certificates: Path | None  # folder of `secureafl keys ca`
+
+    @property
+    def own(self) -> str:
+        """How this machine's own processes reach it."""
+        return f"127.0.0.1:{self.port}"
+
+
+def make_address(address: str, certificates: Path | None, insecure: bool) -> Address:
+    """The address, if it is safe or said to be unsafe."""
+    host, port = split_address(address)
+    remedy = "give --certificates (see 'secureafl keys ca')"
+    require_safe(address, certificates is not None, insecure, remedy)
+    for name in (CA, CERTIFICATE, SERVER_KEY) if certificates else ():
+        assert certificates is not None
+        if not (certificates / name).is_file():
+            raise ConfigError(f"--certificates {certificates}: no {name}; see 'secureafl keys ca'")
+    own = host in ("127.0.0.1", "localhost")
+    # Its own processes must reach it at 127.0.0.1, which the guard takes for the server's people.
+    return Address("127.0.0.1" if own else "0.0.0.0", port, certificates)
+
+
+class Service:
+    """The processes of one run."""
+
+    def __init__(
+        self, experiment: Experiment, options: Options, out: Path, address: Address
+    ) -> None:
+        """Make the run folder, or find the one of this experiment; nothing is started yet."""
+        self.out, self._address = out.absolute(), address
+        require_free(address.host, address.port)
+        _prepare(experiment, self.out)
+        self._home = self.out / APP.parent
+        (self._home / "flower").mkdir(parents=True, exist_ok=True)
+        (self.out / KEYS).mkdir(exist_ok=True)
+        (self.out / STOP).unlink(missing_ok=True)
+        write_app(self.out / APP)
+        (self.out / SERVE).write_text(str(os.getpid()))
+        values = {**to_mapping(experiment), TABLE: dataclasses.asdict(options)}
+        self._file = self._home / EXPERIMENT
+        self._file.write_text(write_toml(values), encoding="utf-8")
+        (self._home / "flower" / "config.toml").write_text(self._connection())
+        self._env = environment(self._home / "flower")
+        self._link: subprocess.Popen[bytes] | None = None
+        self._exec: subprocess.Popen[bytes] | None = None
+        self._attempt, self._submitted = 0, -_START_SECONDS
+        self._starts, self._round_then = 0, -1
+        self._keys_said: set[str] = set()
+
+    def _connection(self) -> str:
+        folder = self._address.certificates
+        safe = f'root-certificates = "{(folder / CA).absolute()}"' if folder else "insecure = true"
+        return (
+            f'[superlink]\ndefault = "{_HERE}"\n\n'
+            f'[superlink.{_HERE}]\naddress = "{self._address.own}"\n{safe}\n'
+        )
+
+    @property
+    def finished(self) -> bool:
+        """Whether the result is there."""
+        return (self.out / RESULT).is_file()
+
+    def turn(self) -> None:
+        """See that everything runs."""
+        own = self._home
+        if self._link is None or self._link.poll() is not None:
+            self._link = start(self._superlink(), own / "superlink.log", self._env)
+        if not listens(self._address.port):
+            return
+        if self._exec is None or self._exec.poll() is not None:
+            self._exec = start(self._superexec(), own / "superexec.log", self._env)
+        self._agree_on_keys()
+        self._see_to_the_app()
+
+    def _superlink(self) -> list[str]:
+        guarded = [sys.executable, "-m", "secureafl.deployment.guard"]
+        words = ["--isolation", "process", "--disable-runtime-dependency-installation"]
+        words += ["--database", str(self._home / "superlink.db")]
+        words += ["--host", self._address.host, "--port", str(self._address.port)]
+        folder = self._address.certificates
+        if folder is None:
+            return [*guarded, *words, "--insecure"]
+        words += ["--enable-supernode-auth", "--ssl-ca-certfile", str(folder / CA)]
+        words += ["--ssl-certfile", str(folder / CERTIFICATE)]
+        return [*guarded, *words, "--ssl-keyfile", str(folder / SERVER_KEY)]
+
+    def _superexec(self) -> list[str]:
+        folder = self._address.certificates
+        safe = ["--root-certificates", str(folder / CA)] if folder else ["--insecure"]
+        return ["flower-superexec", "--runtime-api-address", self._address.own, *safe]
+
+    def _agree_on_keys(self) -> None:
+        """Make Flower's list of nodes that of the folder of keys."""
+        if self._address.certificates is None:
+            return
+        place = self._home / "registered.json"
+        known = json.loads(place.read_text()) if place.exists() else {}
+        wanted = {path.name: path for path in (self.out / KEYS).glob("*.pub")}
+        for name in wanted.keys() - known.keys():
+            answer = self._flwr("supernode", "register", str(wanted[name]), _HERE)
+            if answer.get("success"):
+                known[name] = answer["node-id"]
+            elif name not in self._keys_said:
+                self._keys_said.add(name)
+                print(f"key {name}: {answer.get('error-message')}", file=sys.stderr)
+        for name in known.keys() - wanted.keys():
+            if self._flwr("supernode", "unregister", str(known[name]), _HERE).get("success"):
+                del known[name]
+        place.write_text(json.dumps(known))
+
+    def _flwr(self, *words: str) -> dict[str, str]:
+        """What Flower's command line answers."""
+        command = ["flwr", *words, "--format", "json"]
+        done = subprocess.run(command, env=self._env, capture_output=True, text=True, check=False)
+        begin = done.stdout.find("{")
+        try:
+            return json.loads(done.stdout[begin:])
+        except ValueError:
+            return {"error-message": (done.stderr or done.stdout).strip()[-300:]}
+
+    def _see_to_the_app(self) -> None:
+        """Submit the run if no ServerApp is at work on it: none yet, or it was killed."""
+        number, attempt, at_round = read_life(self.out)
+        if attempt == str(self._attempt) and is_alive(number):
+            self._starts = 0 if at_round > self._round_then else self._starts
+            return
+        shown = attempt == str(self._attempt)
+        if not shown and time.monotonic() - self._submitted < _START_SECONDS:
+            return
+        if self._starts >= _MOST_STARTS:
+            raise RunError(f"{self.out}: the server app ends at once; see {self.out / LOG}")
+        self._starts, self._round_then = self._starts + 1, at_round
+        self._submit()
+
+    def _submit(self) -> None:
+        self._attempt = time.time_ns()
+        facts = {"experiment": self._file, "out": self.out, "attempt": self._attempt}
+        given = " ".join(f'{name}="{value}"' for name, value in facts.items())
+        answer = self._flwr("run", str(self.out / APP), _HERE, "--run-config", given)
+        self._submitted = time.monotonic() if answer.get("success") else -_START_SECONDS
+
+    def stop(self) -> None:
+        """Let the ServerApp finish the step in hand and leave, then end everything."""
+        (self.out / STOP).touch()
+        number, attempt, _ = read_life(self.out)
+        until = time.monotonic() + 60
+        while attempt == str(self._attempt) and is_alive(number) and time.monotonic() < until:
+            time.sleep(0.2)
+        stop(self._exec)
+        stop(self._link)
+        end_leftovers(self._home / "flower")
+        (self.out / STOP).unlink(missing_ok=True)
+        (self.out / SERVE).unlink(missing_ok=True)
+
+
+def _prepare(experiment: Experiment, out: Path) -> None:
+    if (out / EXPERIMENT).is_file():
+        require_same(experiment, out)
+        RunFolder(out).close()  # raises if somebody works on it
+    else:
+        Coordinator(experiment).create(out)  # loads the task: a fault shows here, not later

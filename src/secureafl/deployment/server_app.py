@@ -1,0 +1,212 @@
+"""The ServerApp: sends the model to every node, takes each answer the moment it is there.
+
+An answer is checked, judged by the defence, applied and on the disk; then that node alone is sent
+the new model. Nobody waits for anybody.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx  # which Flower's grid is made of
+from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.serverapp import Grid, ServerApp
+
+from secureafl.core.events import ArrivalEvent
+from secureafl.deployment.client_app import REQUEST, named_arrays
+from secureafl.deployment.coordinator import Coordinator
+from secureafl.deployment.desk import Desk, Request
+from secureafl.deployment.inbox import Inbox, Reply
+from secureafl.deployment.logs import Log
+from secureafl.deployment.messages import FAILED, NOT_FINITE, TRAINED, Form
+from secureafl.deployment.metrics import Metrics
+from secureafl.deployment.options import Options, read_file
+from secureafl.deployment.standing import LOG, show_life, to_leave
+from secureafl.experiment import write_experiment
+from secureafl.results import EXPERIMENT
+
+_AT_ONCE = 16  # messages pushed together
+_PATIENCE = 300.0  # seconds a SuperLink may be away before this process gives up
+
+T = TypeVar("T")
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Entry point of Flower: run-config names the experiment file and the run folder."""
+    given = context.run_config
+    run(
+        grid, Path(str(given["experiment"])), Path(str(given["out"])), str(given.get("attempt", ""))
+    )
+
+
+def run(grid: Grid, file: Path, out: Path, attempt: str = "") -> None:
+    """Serve the experiment in a file to its end, or until asked to leave."""
+    experiment, options = read_file(file)
+    server = Coordinator(experiment)
+    if not (out / EXPERIMENT).is_file():
+        server.create(out)
+    server.take_up(out)
+    (out / LOG).parent.mkdir(exist_ok=True)
+    tell = Log(out / LOG)
+    tell("serving", round=server.round, rounds=experiment.rounds, attempt=attempt)
+    conversation = Conversation(grid, server, options, tell)
+    port = options.metrics_port
+    unpublish = conversation.metrics.publish(port) if port else None
+    show_life(out, attempt, server.round)
+    while not server.finished and not to_leave(out):
+        if conversation.turn():
+            show_life(out, attempt, server.round)
+        else:
+            time.sleep(options.poll_seconds)
+    server.close()
+    if unpublish:
+        unpublish()
+    tell("finished" if server.finished else "stopped", round=server.round)
+
+
+class Conversation:
+    """The server's side of all that is said on a grid."""
+
+    def __init__(self, grid: Grid, server: Coordinator, options: Options, tell: Log) -> None:
+        self._grid, self._server, self._tell = grid, server, tell
+        self._desk = Desk(options.deadline, options.answers_per_minute)
+        self._form = Form(server.layout)
+        self._inbox = Inbox(grid, self._form.most_bytes)
+        self._deadline = options.deadline
+        self._experiment = write_experiment(server.experiment)
+        self._sent: tuple[int, Any] = (-1, None)  # version of the arrays made last, and these
+        self._full: set[int] = set()  # nodes that were told of as without a slot
+        self._here: set[int] = set()
+        self._away_since, self._reached = 0.0, True  # since when the grid has failed; 0: it works
+        self.metrics = Metrics()
+
+    def turn(self) -> bool:
+        """Hear everybody and ask everybody who is free; whether anything came in."""
+        self._reached = True
+        replies = self._reach(lambda: self._inbox.replies(self._desk.open), [])
+        self._look_around()
+        for reply in replies:
+            if not self._server.finished:
+                self._hear(reply)
+        for request in self._desk.overdue(time.monotonic()):
+            self._give_up(request, "late")
+        if not self._server.finished:
+            self._ask_the_free()
+        if self._reached:
+            self._away_since = 0.0
+        return bool(replies)
+
+    def _reach(self, call: Callable[[], T], otherwise: T) -> T:
+        """What the grid answers. While the SuperLink is away, which is started again: `otherwise`.
+
+        Nothing else may be excused here: a journal that cannot be written must end this process.
+        """
+        try:
+            return call()
+        except (OSError, httpx.HTTPError) as error:
+            now, self._reached = time.monotonic(), False
+            self._away_since = self._away_since or now
+            away = round(now - self._away_since, 1)
+            self._tell("grid_away", error=type(error).__name__, seconds=away)
+            if away > _PATIENCE:
+                raise
+            time.sleep(1.0)
+            return otherwise
+
+    def _look_around(self) -> None:
+        here = self._reach(lambda: set(self._grid.get_node_ids()), self._here)
+        for node in here - self._here:
+            self._tell("here", node=node)
+        for node in self._here - here:
+            self._tell("gone", node=node)
+        self._here = here
+        self.metrics.clients.set(len(here))
+
+    def _hear(self, reply: Reply) -> None:
+        began, now = time.perf_counter(), time.monotonic()
+        request = self._desk.take(reply.request, reply.node)
+        if isinstance(request, str):
+            self._drop(request, reply.node)
+            return
+        if (
+            reply.reason == FAILED
+            or reply.node is None
+            or self._server.members.slot(request.node) != request.client
+        ):
+            # No answer, or one of a node whose slot is somebody else's by now.
+            self._desk.done(request.node, False, now)
+            self._give_up(request, reply.reason or "slot_taken")
+            return
+        answer = reply.reason or self._form.read(reply.content or {})
+        events = self._server.receive(request.client, request.version, reply.request, answer)
+        # A model that has diverged makes honest answers infinite: that is not held against anybody.
+        well = not isinstance(answer, str) or answer == NOT_FINITE
+        self._desk.done(request.node, well, time.monotonic())
+        seconds = time.perf_counter() - began
+        self.metrics.count(events, seconds)
+        for event in events:
+            if isinstance(event, ArrivalEvent):
+                facts = {**event._asdict(), "seconds": round(seconds, 4)}
+                self._tell("arrival", node=request.node, **facts)
+
+    def _give_up(self, request: Request, reason: str) -> None:
+        self._server.give_up(request.version)
+        self._drop(reason, request.node)
+
+    def _drop(self, reason: str, node: int | None) -> None:
+        self.metrics.drop(reason)
+        self._tell("dropped", node=node, reason=reason)
+
+    def _ask_the_free(self) -> None:
+        free = [n for n in sorted(self._here) if self._desk.may_ask(n, time.monotonic())]
+        seated = [(node, slot) for node in free if (slot := self._slot(node)) is not None]
+        for first in range(0, len(seated), _AT_ONCE):
+            self._ask(seated[first : first + _AT_ONCE])
+        self.metrics.open.set(len(self._desk.open))
+
+    def _slot(self, node: int) -> int | None:
+        slot = self._server.members.seat(node, self._server.round)
+        if slot is None and node not in self._full:
+            self._full.add(node)
+            clients = self._server.experiment.clients
+            self._tell("no_slot", node=node, remedy=f"all {clients} are taken; raise clients")
+        return slot
+
+    def _ask(self, seated: list[tuple[int, int]]) -> None:
+        version = self._server.round
+        messages = [self._message(node, slot, version) for node, slot in seated]
+        ids = self._reach(lambda: list(self._grid.push_messages(messages)), [])
+        ids += [""] * (len(seated) - len(ids))
+        for message, (node, slot) in zip(ids, seated, strict=True):
+            if message:
+                lent = self._server.lend()
+                self._desk.ask(message, Request(node, slot, lent, time.monotonic()))
+            else:
+                self._desk.done(node, False, time.monotonic())  # later, then
+
+    def _message(self, node: int, slot: int, version: int) -> Message:
+        facts: dict[str, Any] = {
+            "experiment": self._experiment,
+            "client": slot,
+            "version": version,
+            # A message's id is a hash of it: with this nobody else can guess it and answer.
+            "ticket": secrets.token_hex(16),
+        }
+        content = RecordDict({TRAINED: self._arrays(version), REQUEST: ConfigRecord(facts)})
+        return Message(
+            content, dst_node_id=node, message_type=MessageType.TRAIN, ttl=self._deadline
+        )
+
+    def _arrays(self, version: int) -> Any:
+        """The model as a record, made once per version."""
+        if self._sent[0] != version:
+            weights = self._server.weights.cpu().numpy()
+            self._sent = version, named_arrays(weights, self._server.layout)
+        return self._sent[1]

@@ -1,0 +1,140 @@
+"""The process that trains for a node, and stays while Flower starts one per message.
+
+Flower runs its ClientApp in a new process each time; importing torch and loading the data there
+would cost more than training. So the ClientApp passes its bytes on to this one, over a socket in
+a folder that only the same user may enter.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from io import BufferedRWPair
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from secureafl.core.errors import SecureAflError
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+    from secureafl.deployment.trainer import Conduct, Trainer
+
+
+class Job(NamedTuple):
+    """What a client is asked for."""
+
+    experiment: str  # as TOML
+    client: int
+    version: int
+
+
+def ask(place: str, job: Job, weights: Float[np.ndarray, " d"]) -> tuple[np.ndarray, str]:
+    """Have the worker at a socket train; its update, and the attack if it plays one."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+        line.connect(place)
+        with line.makefile("rwb") as file:
+            _send(file, job._asdict(), weights)
+            facts, update = _receive(file)
+    if facts.get("error"):
+        raise RuntimeError(facts["error"])
+    return update, facts["attack"]
+
+
+def _send(file: BufferedRWPair, facts: dict[str, Any], numbers: Float[np.ndarray, " d"]) -> None:
+    data = np.ascontiguousarray(numbers, "<f4").tobytes()
+    file.write(json.dumps({**facts, "bytes": len(data)}).encode() + b"\n" + data)
+    file.flush()
+
+
+def _receive(file: BufferedRWPair) -> tuple[dict[str, Any], np.ndarray]:
+    facts = json.loads(file.readline() or b'{"error": "the worker is gone", "bytes": 0}')
+    return facts, np.frombuffer(file.read(facts["bytes"]), "<f4").copy()
+
+
+class Work:
+    """Trainers by experiment: there is one, unless the server is given another."""
+
+    def __init__(self, conduct: Conduct) -> None:
+        self._conduct = conduct
+        self._trainers: dict[str, Trainer] = {}
+
+    def do(self, job: Job, weights: Float[np.ndarray, " d"]) -> tuple[np.ndarray, str]:
+        """The update a job asks for, and the attack if one is played."""
+        trained = self._trainer(job.experiment).train(weights, job.client, job.version)
+        return trained.update, trained.attack
+
+    def _trainer(self, experiment: str) -> Trainer:
+        if experiment not in self._trainers:
+            import tomllib
+
+            from secureafl.deployment.trainer import Trainer
+            from secureafl.experiment import from_mapping
+
+            made = from_mapping(tomllib.loads(experiment))
+            self._trainers = {experiment: Trainer(made, self._conduct)}  # not two data sets
+        return self._trainers[experiment]
+
+
+def serve(place: Path, conduct: Conduct) -> None:
+    """Work for whoever connects, one at a time, until the parent is gone."""
+    work, parent = Work(conduct), os.getppid()
+    import torch  # noqa: F401  (now, not while somebody waits)
+
+    place.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+        door.bind(str(place))
+        door.listen()
+        door.settimeout(1.0)
+        while os.getppid() == parent:
+            try:
+                line, _ = door.accept()
+            except TimeoutError:
+                continue
+            _answer(line, work)
+
+
+def _answer(line: socket.socket, work: Work) -> None:
+    line.settimeout(60.0)
+    try:
+        with line, line.makefile("rwb") as file:
+            _send(file, *_done(file, work))
+    except OSError as error:  # who asked is gone; its node asks again
+        print(f"nobody to answer to: {error}", file=sys.stderr, flush=True)
+
+
+def _done(file: BufferedRWPair, work: Work) -> tuple[dict[str, str], np.ndarray]:
+    """The answer to what is asked; what is wrong with it otherwise."""
+    try:
+        facts, weights = _receive(file)
+        facts.pop("bytes")
+        update, attack = work.do(Job(**facts), weights)
+    except (SecureAflError, RuntimeError, ValueError, TypeError, KeyError) as error:
+        print(f"cannot train: {error}", file=sys.stderr, flush=True)
+        reason = str(error) or type(error).__name__
+        return {"attack": "", "error": reason}, np.zeros(0, np.float32)
+    return {"attack": attack, "error": ""}, update
+
+
+def conduct_from(facts: Mapping[str, Any]) -> Conduct:
+    """A conduct as `join` spells it: data, and tables of settings for attack and privacy."""
+    from secureafl.deployment.trainer import DEALT, Conduct
+    from secureafl.experiment import from_mapping
+
+    given = {"training": {"privacy": facts["privacy"]}} if facts.get("privacy") else {}
+    given |= {"attack": facts["attack"]} if facts.get("attack") else {}
+    made = from_mapping(given)
+    return Conduct(
+        str(facts.get("data") or DEALT),
+        made.attack if "attack" in given else None,
+        made.training.privacy if "training" in given else None,
+    )
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]), conduct_from(json.loads(sys.argv[2])))

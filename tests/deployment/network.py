@@ -1,0 +1,135 @@
+"""A real network on 127.0.0.1: `serve` and some `join`, each with all its processes."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from command import TESTS
+
+from secureafl.deployment.keys import make_certificates, make_key, register
+
+EXPERIMENT = """
+rounds = {rounds}
+clients = {clients}
+threads = 1
+device = "cpu"
+
+[task]
+kind = "reference.tiny_task:TinyTask"
+
+[training]
+batch_size = 4
+learning_rate = 0.1
+
+[evaluation]
+every = 1000
+late = 1
+
+[deployment]
+deadline = {deadline}
+{more}
+"""
+
+
+class Network:
+    """Starts and stops everything; TLS and keys are always on."""
+
+    def __init__(self, folder, rounds, clients=4, deadline=120.0, more=""):
+        self.folder, self.run = folder, folder / "run"
+        self.port = _free_port()
+        text = EXPERIMENT.format(rounds=rounds, clients=clients, deadline=deadline, more=more)
+        (folder / "net.toml").write_text(text)
+        faster = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2", "OMP_NUM_THREADS": "1"}
+        path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+        self.env = {**os.environ, "PYTHONPATH": path, **faster}
+        self.processes = {}
+        make_certificates(folder / "certs", [])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in reversed(self.processes.values()):
+            process.send_signal(signal.SIGTERM)
+        for process in self.processes.values():
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+    def start(self, name, *words):
+        command = [sys.executable, "-m", "secureafl", *map(str, words)]
+        with self.log(name).open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                command, cwd=self.folder, env=self.env, stdout=log, stderr=log
+            )
+        return self.processes[name]
+
+    def log(self, name):
+        return self.folder / f"{name}.log"
+
+    def serve(self):
+        words = ["--out", "run", "--address", f"127.0.0.1:{self.port}", "--certificates", "certs"]
+        self.start("serve", "serve", "net.toml", *words)
+        self.wait(lambda: (self.run / "server" / "keys").is_dir(), 90, "the run folder")
+
+    def make_keys(self, *names):
+        """Make keys and register them."""
+        for name in names:
+            register(make_key(self.folder / name), self.run)
+
+    def join(self, name, *more):
+        words = ["--server", f"127.0.0.1:{self.port}", "--ca", "certs/ca.crt", "--key", name]
+        return self.start(name, "join", *words, *more)
+
+    def wait(self, holds, seconds, what):
+        until = time.monotonic() + seconds
+        while not holds():
+            assert time.monotonic() < until, f"no {what} after {seconds} s\n{self.words()}"
+            time.sleep(0.2)
+
+    def wait_finished(self, seconds):
+        self.wait(lambda: (self.run / "result.json").is_file(), seconds, "result")
+        assert self.processes["serve"].wait(60) == 0
+
+    def words(self):
+        """The last of what everybody said."""
+        files = [*self.folder.glob("*.log"), *(self.run / "server").glob("*log*")]
+        return "\n".join(f"== {f.name}\n{f.read_text(errors='replace')[-1500:]}" for f in files)
+
+    def told(self, event):
+        """Lines of the server's log about one kind of event."""
+        path = self.run / "server" / "log.jsonl"
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []
+        return [line for line in map(json.loads, lines) if line["event"] == event]
+
+    def server_app(self):
+        """Process number of the ServerApp; 0 while there is none."""
+        try:
+            return int((self.run / "server" / "alive").read_text().split(" ")[0])
+        except (OSError, ValueError):
+            return 0
+
+    def child(self, name, words):
+        """Process number of a child whose command line holds some words; 0 if there is none."""
+        parent = self.processes[name].pid
+        for place in Path("/proc").glob("[0-9]*"):
+            try:
+                stat = (place / "stat").read_text().rpartition(")")[2].split()
+                line = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            if int(stat[1]) == parent and words in line:
+                return int(place.name)
+        return 0
+
+
+def _free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

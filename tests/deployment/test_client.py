@@ -1,0 +1,172 @@
+"""The client's side: training as in the simulator, attacks of tests, privacy, keys."""
+
+import socket
+import stat
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from simulation.small import tiny
+
+from secureafl.core.errors import ConfigError
+from secureafl.deployment.join import Member
+from secureafl.deployment.keys import make_certificates, make_key, register, revoke
+from secureafl.deployment.processes import split_address
+from secureafl.deployment.serve import make_address
+from secureafl.deployment.trainer import Conduct, Trainer
+from secureafl.deployment.worker import Job, Work, ask, conduct_from
+from secureafl.experiment import write_experiment
+
+WEIGHTS = np.linspace(-0.1, 0.1, 111).astype(np.float32)
+
+
+def trained(conduct=None, client=0, version=0, **changes):
+    return Trainer(tiny(**changes), conduct or Conduct()).train(WEIGHTS, client, version)
+
+
+def test_same_request_is_answered_alike_and_others_differently():
+    one = trained().update
+    np.testing.assert_array_equal(one, trained().update)
+    assert not np.array_equal(one, trained(version=1).update)
+    assert not np.array_equal(one, trained(client=1).update)
+
+
+def test_attacker_of_a_test_plays_and_says_so():
+    conduct = conduct_from({"attack": {"kind": "sign_flip", "factor": 3.0}})
+    bad, good = trained(conduct, malicious=0), trained(malicious=0)
+    np.testing.assert_allclose(bad.update, -3 * good.update, rtol=1e-6)
+    assert (bad.attack, good.attack) == ("sign_flip", "")
+
+
+def test_in_the_simulation_engine_the_experiments_own_attackers_play():
+    played = [trained(client=c, attack="sign_flip", malicious=2).attack for c in range(6)]
+    assert sorted(played) == ["", "", "", "", "sign_flip", "sign_flip"]
+
+
+def test_attack_that_must_see_others_is_refused():
+    with pytest.raises(ConfigError, match="more than its own data"):
+        trained(conduct_from({"attack": "min_max"}))
+
+
+def test_update_is_cut_before_it_leaves_if_the_client_insists():
+    length = np.linalg.norm(trained().update)
+    conduct = conduct_from({"privacy": {"clip": float(length / 2), "unit": "upload"}})
+    np.testing.assert_allclose(trained(conduct).update, trained().update / 2, rtol=1e-5)
+
+
+def test_experiment_may_ask_for_privacy_and_its_noise_is_never_the_same():
+    training = {"batch_size": 4, "privacy": {"clip": 1.0, "noise": 0.5, "unit": "upload"}}
+    one, other = (trained(training=training).update for _ in range(2))
+    assert not np.array_equal(one, other)
+    assert 0.3 < (one - other).std() / 2**0.5 < 0.7
+
+
+def test_attackers_are_not_private():
+    privacy = {"clip": 1.0, "noise": 0.5, "unit": "upload"}
+    conduct = conduct_from({"attack": "sign_flip", "privacy": privacy})
+    np.testing.assert_array_equal(trained(conduct).update, trained(conduct).update)
+
+
+def test_folder_that_is_not_there_is_named():
+    with pytest.raises(ConfigError, match="no such folder"):
+        trained(Conduct(data="/nowhere"))
+
+
+def test_task_without_a_folder_cannot_read_one(tmp_path):
+    with pytest.raises(ConfigError, match="reads no folder"):
+        trained(Conduct(data=str(tmp_path)))
+
+
+def test_worker_answers_over_its_socket_and_survives_nonsense(tmp_path):
+    place = tmp_path / "w.sock"
+    code = f"import sys; sys.path[:0] = {sys.path!r}; from pathlib import Path; " + (
+        "from secureafl.deployment import worker; "
+        f"worker.serve(Path({str(place)!r}), worker.conduct_from({{}}))"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE) as process:
+        try:
+            threading.Event().wait(0.1)
+            while not place.exists():
+                threading.Event().wait(0.1)
+            with socket.socket(socket.AF_UNIX) as line:
+                line.connect(str(place))
+                line.sendall(b"nonsense\n")
+            job = Job(write_experiment(tiny()), 0, 0)
+            update, attack = ask(str(place), job, WEIGHTS)
+            np.testing.assert_array_equal(update, trained().update)
+            assert attack == ""
+            with pytest.raises(RuntimeError, match="unknown setting"):
+                ask(str(place), job._replace(experiment="x = 1"), WEIGHTS)
+        finally:
+            process.terminate()
+
+
+def test_client_app_needs_no_torch():
+    code = "import secureafl.deployment.client_app, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_one_data_set_at_a_time_is_kept():
+    work = Work(conduct_from({}))
+    for seed in range(3):
+        work.do(Job(write_experiment(tiny(seed=seed)), 0, 0), WEIGHTS)
+    assert len(work._trainers) == 1
+
+
+def test_private_keys_are_private_and_nothing_is_overwritten(tmp_path):
+    public = make_key(tmp_path / "alice")
+    assert public.read_text().startswith("ecdsa-sha2-nistp384 ")
+    assert stat.S_IMODE((tmp_path / "alice").stat().st_mode) == 0o600
+    with pytest.raises(ConfigError, match="already there"):
+        make_key(tmp_path / "alice")
+    make_certificates(tmp_path / "certs", ["learn.example.org", "10.1.2.3"])
+    assert stat.S_IMODE((tmp_path / "certs" / "server.key").stat().st_mode) == 0o600
+    with pytest.raises(ConfigError, match="not empty"):
+        make_certificates(tmp_path / "certs", [])
+
+
+def test_keys_are_registered_and_revoked_by_name(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    place = register(make_key(tmp_path / "alice"), run)
+    assert place == run / "server" / "keys" / "alice.pub"
+    with pytest.raises(ConfigError, match="registered: alice"):
+        revoke("bob", run)
+    revoke("alice", run)
+    assert not place.exists()
+
+
+def test_private_key_is_not_registered(tmp_path):
+    (tmp_path / "run").mkdir()
+    make_key(tmp_path / "alice")
+    with pytest.raises(ConfigError, match="not a public key"):
+        register(tmp_path / "alice", tmp_path / "run")
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:8000", "10.0.0.1:8000", "learn.example.org:8000"])
+def test_off_loopback_neither_side_starts_unprotected(address, tmp_path):
+    with pytest.raises(ConfigError, match="--insecure"):
+        make_address(address, None, False)
+    with pytest.raises(ConfigError, match="--insecure"):
+        Member(address, {}, None, None, False)
+    assert make_address(address, None, True).host == "0.0.0.0"
+    assert make_address("127.0.0.1:8000", None, False).host == "127.0.0.1"
+
+
+def test_key_without_tls_is_refused(tmp_path):
+    make_key(tmp_path / "alice")
+    with pytest.raises(ConfigError, match="--ca"):
+        Member("127.0.0.1:8000", {}, None, tmp_path / "alice", False)
+
+
+@pytest.mark.parametrize("address", ["", "8000", "host:", "host:0", "host:99999", "host:x"])
+def test_wrong_address_is_named(address):
+    with pytest.raises(ConfigError, match="HOST:PORT"):
+        split_address(address)
+
+
+def test_folder_without_certificates_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"no ca\.crt"):
+        make_address("127.0.0.1:8000", tmp_path, False)

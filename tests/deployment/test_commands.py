@@ -1,0 +1,96 @@
+"""`secureafl serve`, `join` and `keys` as typed; what they keep running is tested elsewhere."""
+
+import pytest
+from typer.testing import CliRunner
+
+from secureafl.cli import deploy
+from secureafl.cli.app import app
+from secureafl.core.errors import ConfigError, RunError
+from secureafl.deployment.options import Options, read_file
+
+EXPERIMENT = 'clients = 3\n[task]\nkind = "reference.tiny_task:TinyTask"\n'
+
+
+def refused(*words):
+    """The error that a command ends with."""
+    done = CliRunner().invoke(app, [*map(str, words)])
+    assert isinstance(done.exception, ConfigError | RunError), done.output
+    return str(done.exception)
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text(EXPERIMENT)
+    return path
+
+
+def test_server_off_loopback_needs_certificates(file):
+    message = refused("serve", file, "--address", "0.0.0.0:8000")
+    assert "--certificates" in message
+    assert "--insecure" in message
+
+
+def test_client_of_a_server_elsewhere_needs_certificate_and_key():
+    message = refused("join", "--server", "learn.example.org:8000")
+    assert "--ca" in message
+    assert "--key" in message
+
+
+def test_wrong_setting_of_a_deployment_is_named(file):
+    file.write_text(EXPERIMENT + "[deployment]\ndeadlin = 3.0\n")
+    assert "did you mean 'deadline'?" in refused("serve", file)
+
+
+@pytest.mark.parametrize("words", ["deadline = 0.0", "answers_per_minute = 0", "metrics_port = -1"])
+def test_setting_out_of_range_is_refused(file, words):
+    file.write_text(EXPERIMENT + f"[deployment]\n{words}\n")
+    assert words.split()[0] in refused("serve", file)
+
+
+def test_experiment_and_options_come_from_one_file(file):
+    file.write_text(EXPERIMENT + "[deployment]\ndeadline = 5.0\n")
+    experiment, options = read_file(file)
+    assert experiment.clients == 3
+    assert options == Options(deadline=5.0)
+
+
+def test_finished_run_is_not_served_again(file, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "result.json").write_text("{}")
+    done = CliRunner().invoke(app, ["serve", str(file), "--out", str(tmp_path / "run")])
+    assert done.exit_code == 0
+    assert "finished" in done.output
+
+
+def test_wrong_attack_of_a_test_client_is_named():
+    assert "unknown attack" in refused("join", "--server", "127.0.0.1:1", "--attack", "sign_flop")
+    words = ("join", "--server", "127.0.0.1:1", "--attack", "sign_flip", "--set", "factor=3")
+    assert "attack.factor=10" in refused(*words)
+
+
+def test_keys_by_command(tmp_path):
+    runner, key = CliRunner(), tmp_path / "alice"
+    (tmp_path / "run").mkdir()
+    run = ["--run", str(tmp_path / "run")]
+    assert runner.invoke(app, ["keys", "make", str(key)]).exit_code == 0
+    assert runner.invoke(app, ["keys", "register", f"{key}.pub", *run]).exit_code == 0
+    assert (tmp_path / "run" / "server" / "keys" / "alice.pub").is_file()
+    assert runner.invoke(app, ["keys", "revoke", "alice", *run]).exit_code == 0
+    assert not (tmp_path / "run" / "server" / "keys" / "alice.pub").exists()
+    assert runner.invoke(app, ["keys", "ca", str(tmp_path / "certs")]).exit_code == 0
+    assert "no such run folder" in refused(
+        "keys", "register", f"{key}.pub", "--run", tmp_path / "no"
+    )
+
+
+@pytest.mark.parametrize("words", [["serve", "x.toml"], ["join", "--server", "a:1"]])
+def test_without_flower_the_extra_is_named(monkeypatch, words):
+    monkeypatch.setattr(deploy.importlib.util, "find_spec", lambda _: None)
+    assert "secureafl[deploy]" in refused(*words)
+
+
+@pytest.mark.parametrize("words", [["serve"], ["join"], ["keys", "make"], ["keys", "ca"]])
+def test_help_shows_an_example(words):
+    done = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "200"})
+    assert "Example:" in done.output

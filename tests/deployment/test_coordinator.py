@@ -1,0 +1,227 @@
+"""Nothing that was applied is lost, wherever a kill comes."""
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from simulation.small import tiny
+
+from secureafl.core.errors import ConfigError, RunError
+from secureafl.core.trees import name_tensors
+from secureafl.deployment import coordinator as module
+from secureafl.deployment.coordinator import Coordinator
+from secureafl.deployment.messages import Answer
+from secureafl.deployment.replay import Replay
+from secureafl.deployment.trainer import Conduct, Trainer
+from secureafl.report.page import write_report
+from secureafl.results import EVENTS, read_json
+
+EXPERIMENT = tiny(
+    clients=4, rounds=9, attack={"kind": "sign_flip", "factor": 10.0}, malicious=1, forget_after=4
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_git(monkeypatch):
+    monkeypatch.setattr("secureafl.simulation.recording._commit", lambda: None)
+
+
+def begun(experiment, path):
+    server = Coordinator(experiment)
+    server.create(path)
+    server.take_up(path)
+    return server
+
+
+def taken_up(experiment, path):
+    server = Coordinator(experiment)
+    server.take_up(path)
+    return server
+
+
+@contextlib.contextmanager
+def closed(server):
+    """Files are closed, nothing is saved."""
+    try:
+        yield server
+    finally:
+        for name in ("_journal", "folder"):
+            if hasattr(server, name):
+                getattr(server, name).close()
+
+
+class Clients:
+    """Four of them, each with a model it was lent; who answers when is always the same."""
+
+    def __init__(self, experiment, seed=0):
+        self.trainer, self.rng = Trainer(experiment, Conduct()), np.random.default_rng(seed)
+        self.lent, self.number = {}, 0
+
+    def turn(self, server):
+        for client in range(4):
+            if client not in self.lent:
+                self.lent[client] = server.lend(), server.weights.numpy().copy()
+        client = int(self.rng.integers(4 if server.round < 4 else 3))  # one is silent at the end
+        version, weights = self.lent.pop(client)
+        self.number += 1
+        trained = self.trainer.train(weights, client, version)
+        answer = Answer(trained.update, False, trained.attack)
+        refused = self.rng.random() < 0.2
+        message = f"m{self.number}"
+        return server.receive(client, version, message, "wrong_shape" if refused else answer)
+
+
+def state_of(server):
+    named = name_tensors(server._state.defense, "defense")
+    return server.round, server.weights.clone(), {n: t.clone() for n, t in named.items()}
+
+
+def same_state(one, other):
+    assert one[0] == other[0]
+    assert torch.equal(one[1], other[1])
+    assert one[2].keys() == other[2].keys()
+    assert all(torch.equal(t, other[2][n]) for n, t in one[2].items())
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL."""
+
+
+class Killer:
+    """Kills at one of the moments at which the disk changes, and keeps what is on it then."""
+
+    def __init__(self, monkeypatch, folder, copy):
+        self.count, self.at = 0, -1
+        self._folder, self._copy = folder, copy
+        for owner, name in ((os, "fsync"), (Path, "replace"), (Path, "unlink"), (Path, "open")):
+            monkeypatch.setattr(owner, name, self._wrapped(getattr(owner, name)))
+
+    def _wrapped(self, inner):
+        def call(*words, **more):
+            self._moment()
+            return inner(*words, **more)
+
+        return call
+
+    def _moment(self):
+        if self.count == self.at:
+            self.count += 1  # copying opens files, too
+            shutil.copytree(self._folder, self._copy)
+            raise Killed
+        self.count += 1
+
+
+def run_until_killed(path, killer, moment):
+    """States after each round that was acknowledged."""
+    server, states = Coordinator(EXPERIMENT), []
+    server.create(path)
+    killer.count, killer.at = 0, moment
+    with contextlib.suppress(Killed), closed(server):
+        server.take_up(path)
+        states.append(state_of(server))
+        clients = Clients(EXPERIMENT)
+        while not server.finished:
+            clients.turn(server)
+            states.append(state_of(server))
+            if server.round in (3, 6):
+                server.save()
+    return states
+
+
+# A file that was being opened is closed by nobody but the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_kill_at_every_change_of_the_disk_loses_no_applied_round(tmp_path, monkeypatch):
+    run, copy = tmp_path / "run", tmp_path / "copy"
+    with monkeypatch.context() as patch:
+        killer = Killer(patch, run, copy)
+        reference = run_until_killed(run, killer, -1)
+        moments = killer.count
+    assert moments > 30
+    whole = (run / EVENTS).read_bytes()
+    for moment in range(moments):
+        shutil.rmtree(run)
+        shutil.rmtree(copy, ignore_errors=True)
+        with monkeypatch.context() as patch:
+            acknowledged = len(run_until_killed(run, Killer(patch, run, copy), moment)) - 1
+        with closed(taken_up(EXPERIMENT, copy)) as server:
+            same_state(state_of(server), reference[server.round])
+            assert server.round in (max(0, acknowledged), acknowledged + 1)
+        assert whole.startswith((copy / EVENTS).read_bytes())
+
+
+def test_killed_again_and_again_the_run_ends_as_its_replay_in_the_simulator(tmp_path):
+    experiment = tiny(clients=4, rounds=24, attack="gaussian", malicious=1, forget_after=6)
+    path, rng = tmp_path / "run", np.random.default_rng(3)
+    server, clients = begun(experiment, path), Clients(experiment)
+    while not server.finished:
+        clients.turn(server)
+        if rng.random() < 0.3:
+            before = state_of(server)
+            with closed(server):
+                pass
+            server, clients.lent = taken_up(experiment, path), {}
+            same_state(state_of(server), before)
+        elif rng.random() < 0.1:
+            server.save()
+    server.close()
+    simulation = Replay(path)
+    while not simulation.finished:
+        simulation.advance()
+    assert torch.equal(simulation.weights, server.weights)
+    assert not list(path.glob("journal*"))
+    result = read_json(path / "result.json")
+    assert result["refused"]["wrong_shape"] > 0
+    assert write_report([path], tmp_path / "report").is_file()
+
+
+def test_checkpoint_is_made_when_the_journal_outgrows_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_SMALL_JOURNAL", 0)
+    monkeypatch.setattr(Coordinator, "_state_bytes", lambda _: 5000)
+    experiment = tiny(clients=4, rounds=60)
+    with closed(begun(experiment, tmp_path / "run")) as server:
+        clients = Clients(experiment)
+        for _ in range(50):
+            clients.turn(server)
+            (journal,) = (tmp_path / "run").glob("journal-*.bin")
+            assert journal.stat().st_size <= 5000
+        assert journal.name != "journal-0.bin"
+
+
+def test_model_after_training_counts_as_the_step_towards_it(tmp_path):
+    experiment = tiny(clients=4, defense="async_sgd")
+    with closed(begun(experiment, tmp_path / "run")) as server:
+        wanted = server.weights.numpy() + 0.25
+        server.receive(0, server.lend(), "m", Answer(wanted, True, ""))
+        np.testing.assert_allclose(server.weights.numpy(), wanted, rtol=1e-6)
+
+
+def test_trained_model_out_of_reach_is_refused(tmp_path):
+    with closed(begun(tiny(clients=4), tmp_path / "run")) as server:
+        before = server.weights.clone()
+        far = np.full(before.numel(), 3e38, np.float32)
+        (*_, event) = server.receive(0, server.lend(), "m", Answer(far, True, ""))
+        assert (event.accepted, event.reason) == (False, "not_finite")
+        assert torch.equal(server.weights, before)
+
+
+def test_claims_about_samples_are_not_believed():
+    with pytest.raises(ConfigError, match="only clients could say"):
+        Coordinator(tiny(weights="samples"))
+
+
+def test_folder_of_another_experiment_is_refused(tmp_path):
+    Coordinator(EXPERIMENT).create(tmp_path / "run")
+    with pytest.raises(RunError, match="other settings"):
+        Coordinator(tiny(clients=5)).take_up(tmp_path / "run")
+
+
+def test_two_servers_cannot_work_on_one_folder(tmp_path):
+    with (
+        closed(begun(EXPERIMENT, tmp_path / "run")),
+        pytest.raises(RunError, match="another process"),
+    ):
+        Coordinator(EXPERIMENT).take_up(tmp_path / "run")

@@ -1,0 +1,117 @@
+"""The same apps in Flower's simulation engine; needs its extra: pip install 'flwr[simulation]'."""
+
+import importlib.util
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from command import TESTS
+
+from secureafl.core.server import Server, Upload
+from secureafl.defenses import SecureAfl
+from secureafl.results import read_json
+from secureafl.toml import write_toml
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs flwr[simulation]"),
+    pytest.mark.timeout(3600),
+]
+
+ATTACKS = {
+    "gaussian": {"kind": "gaussian"},
+    "sign_flip": {"kind": "sign_flip", "factor": 10.0},
+    "scaling": {"kind": "scaling"},
+}
+
+
+def learnt(folder, name, nodes, **changes):
+    """The run folder of an experiment that the engine has played."""
+    settings = {
+        "seed": 1,
+        "rounds": 1500,
+        "clients": 20,
+        "malicious": 4,
+        "threads": 1,
+        "device": "cpu",
+        "task": {"kind": "fashion_mnist", "data_dir": "embedded"},
+        "partition": {"kind": "iid"},
+        "training": {"learning_rate": 0.02},
+        "evaluation": {"every": 300, "late": 5},
+        "deployment": {"answers_per_minute": 10**6, "poll_seconds": 0.02},
+    }
+    file, out = folder / f"{name}.toml", folder / name
+    file.write_text(write_toml(settings | changes))
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]),
+    }
+    command = [sys.executable, "-m", "deployment.engine", file, out, nodes]
+    subprocess.run(list(map(str, command)), env=env, check=True, capture_output=True)
+    return out
+
+
+def error_of(run):
+    return read_json(run / "result.json")["metrics"]["ter"]["late_mean"]
+
+
+def test_secure_afl_learns_with_four_of_twenty_malicious_and_async_sgd_does_not(tmp_path):
+    peace = error_of(learnt(tmp_path, "none", 20, attack="none"))
+    found = {"none": peace}
+    for name, attack in ATTACKS.items():
+        for defense in ("secure_afl", "async_sgd"):
+            run = learnt(tmp_path, f"{name}-{defense}", 20, attack=attack, defense=defense)
+            found[f"{name}, {defense}"] = error_of(run)
+            print({name: round(error, 4) for name, error in found.items()}, flush=True)
+    for name in ATTACKS:
+        assert found[f"{name}, secure_afl"] < peace + 0.05
+        assert found[f"{name}, async_sgd"] > peace + 0.05
+
+
+CLIENTS, PARAMETERS, PAIRS = 1000, 139_960, 3
+
+
+def step_seconds():
+    """How long the server step alone takes with so many clients, on this machine now."""
+    server = Server(SecureAfl(), CLIENTS, 0.02)
+    weights = torch.randn(PARAMETERS, generator=torch.Generator().manual_seed(1))
+    state, took = server.start(weights), []
+    for number in range(12):
+        state.ledger.lend(state.round, state.weights)
+        update = torch.randn(PARAMETERS, generator=torch.Generator().manual_seed(number))
+        began = time.perf_counter()
+        _, state = server.receive(state, Upload(number % 4, state.round, update))
+        took.append(time.perf_counter() - began)
+    return statistics.median(took[4:])
+
+
+def test_a_thousand_clients_cost_what_benchmark_and_formula_say(tmp_path):
+    run = learnt(
+        tmp_path,
+        "thousand",
+        CLIENTS,
+        clients=CLIENTS,
+        malicious=0,
+        rounds=2000,
+        threads=2,
+        evaluation={"every": 2000, "late": 1},
+    )
+    result = read_json(run / "result.json")
+    lines = map(json.loads, (run / "server" / "log.jsonl").read_text().splitlines())
+    arrivals = [line for line in lines if line["event"] == "arrival"]
+    step = statistics.median(line["seconds"] for line in arrivals)
+    torch.set_num_threads(2)
+    predicted, peak = step_seconds(), result["peak_memory_bytes"]
+    formula = CLIENTS * (2 + 2 * PAIRS) * PARAMETERS * 4
+    print(
+        f"step {step:.3f} s, alone {predicted:.3f} s; peak {peak / 1e9:.2f} GB,"
+        f" formula {formula / 1e9:.2f} GB"
+    )
+    assert len({line["client"] for line in arrivals}) == CLIENTS
+    assert step < 2 * predicted
+    assert formula < peak < formula + 3e9  # the app, and a thousand models on their way

@@ -1,0 +1,158 @@
+"""Real processes: SuperLink, SuperExec, ServerApp, SuperNodes, workers; TLS and keys."""
+
+import os
+import random
+import signal
+import socket
+import time
+import urllib.request
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from deployment.network import Network
+
+from secureafl.attacks import SignFlip
+from secureafl.core.events import ArrivalEvent
+from secureafl.deployment.keys import make_certificates, make_key, revoke
+from secureafl.deployment.processes import free_port
+from secureafl.deployment.replay import Replay
+from secureafl.results import read_events
+
+
+def final_weights(run):
+    return safetensors.numpy.load_file(run / "model.safetensors")["weights"]
+
+
+def replayed(run):
+    simulation = Replay(run, SignFlip(factor=10.0))
+    while not simulation.finished:
+        simulation.advance()
+    return simulation.weights.numpy()
+
+
+def arrivals(run):
+    return [event for event in read_events(run) if isinstance(event, ArrivalEvent)]
+
+
+@pytest.mark.timeout(180)
+def test_a_real_run_and_its_replay_in_the_simulator_give_the_same_bits(tmp_path):
+    with Network(tmp_path, rounds=4) as net:
+        make_key(tmp_path / "stranger")
+        net.serve()
+        net.make_keys("one", "two")
+        net.join("one")
+        net.join("two", "--attack", "sign_flip", "--set", "attack.factor=10")
+        stranger = net.join("stranger")
+        net.wait(lambda: "not let in" in net.log("stranger").read_text(), 150, "refusal")
+        stranger.terminate()
+        net.wait_finished(150)
+    found = arrivals(net.run)
+    assert [event.round for event in found] == list(range(4))
+    assert {event.malicious for event in found} == {False, True}
+    assert {line["node"] for line in net.told("here")} == {
+        line["node"] for line in net.told("arrival")
+    }
+    np.testing.assert_array_equal(replayed(net.run), final_weights(net.run))
+
+
+KILLS = 50
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(5400)
+def test_run_survives_kills_of_everything_at_random_moments(tmp_path):
+    rng, names = random.Random(1), ["one", "two", "three", "four"]
+    with Network(tmp_path, rounds=KILLS + 20, deadline=60.0) as net:
+        net.serve()
+        net.make_keys(*names)
+        for name in names:
+            more = ["--attack", "sign_flip", "--set", "attack.factor=10"] if name == "four" else []
+            net.join(name, *more)
+        kills, seen = {"app": 0, "link": 0, "node": 0}, {}
+        began = time.monotonic()
+        while sum(kills.values()) < KILLS:
+            due = sum(kills.values())
+            net.wait(lambda due=due: note(net, seen) > due, 600, f"round {due}")
+            time.sleep(rng.uniform(0, 4))
+            what = rng.choice(["app", "link", "node"])
+            kills[what] += kill(net, what, rng.choice(names))
+        net.wait_finished(1200)
+        print(kills, f"{time.monotonic() - began:.0f} s", f"{len(net.told('serving'))} server apps")
+    found = arrivals(net.run)
+    assert [event.round for event in found] == list(range(KILLS + 20))
+    assert all(found[number] == event for number, event in seen.items()), "a round was lost"
+    rounds = [line["round"] for line in net.told("arrival")]
+    assert len(set(rounds)) == len(rounds), "a round was applied twice"
+    np.testing.assert_array_equal(replayed(net.run), final_weights(net.run))
+
+
+def note(net, seen):
+    """Remember every round that was ever on disk; how many there are now."""
+    now = arrivals(net.run)
+    for event in now:
+        assert seen.setdefault(event.round, event) == event
+    return len(now)
+
+
+def kill(net, what, name):
+    """Kill a process for good; whether there was one."""
+    number = {
+        "app": net.server_app,
+        "link": lambda: net.child("serve", "secureafl.deployment.guard"),
+        "node": lambda: net.child(name, "flower-supernode"),
+    }[what]()
+    try:
+        if number:
+            os.kill(number, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return bool(number)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_strangers_are_refused_and_the_server_stops_and_goes_on(tmp_path):
+    port = free_port()
+    with Network(tmp_path, rounds=1000, more=f"metrics_port = {port}") as net:
+        net.serve()
+        net.make_keys("one", "two")
+        net.join("one")
+        net.join("two")
+        net.wait(lambda: len(net.told("arrival")) >= 3, 200, "arrivals")
+        assert len(net.told("here")) == 2
+        page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+        assert "secureafl_clients 2.0" in page
+        assert "secureafl_updates_accepted_total" in page
+
+        # Plain text to a server that speaks TLS: no answer, and the node is not let in.
+        with socket.create_connection(("127.0.0.1", net.port), timeout=10) as line:
+            line.sendall(b"POST /v1/fleet/register-node HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b"HTTP" not in line.recv(100)
+        net.start("plain", "join", "--server", f"127.0.0.1:{net.port}", "--insecure")
+        # TLS, but without a key, and with another authority's word for the server.
+        net.start("keyless", "join", "--server", f"127.0.0.1:{net.port}", "--ca", "certs/ca.crt")
+        make_certificates(tmp_path / "other", [])
+        make_key(tmp_path / "misled")
+        words = ["--server", f"127.0.0.1:{net.port}", "--ca", "other/ca.crt", "--key", "misled"]
+        net.start("misled", "join", *words)
+
+        # A key that is taken away.
+        revoke("two", net.run)
+        net.wait(lambda: net.told("gone"), 120, "node that went")
+        net.wait(lambda: "not let in" in net.log("two").read_text(), 120, "refusal")
+        time.sleep(20)
+        assert len(net.told("here")) == 2
+        gone = net.told("gone")[0]["node"]
+        later = [line["node"] for line in net.told("arrival")][-2:]
+        assert gone not in later
+
+        # Asked to stop, it finishes the step in hand and can be gone on with.
+        serve = net.processes["serve"]
+        serve.send_signal(signal.SIGTERM)
+        assert serve.wait(90) == 130
+        rounds = len(arrivals(net.run))
+        assert (net.run / "checkpoint.safetensors").is_file()
+        net.serve()
+        net.wait(lambda: len(arrivals(net.run)) > rounds, 200, "further round")
+        assert net.told("serving")[-1]["round"] == rounds
