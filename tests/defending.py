@@ -6,7 +6,7 @@ from contract.cases import HonestQuadratic
 from hypothesis import strategies as st
 from reference.arrivals import Seen
 
-from secureafl.core.server import Server, Upload
+from secureafl.core.server import NORM, Server, Upload
 
 DIM, RATE = 4, 0.05
 _SETTING = np.random.default_rng(11)
@@ -47,7 +47,9 @@ class SideBySide:
         g, w_base, w = (tensor.double().numpy() for tensor in (update, base, weights))
         verdict = bool(decision.accepted)
         seen = Seen(client, now, now - version, g, w_base, w, RATE, verdict)
-        self._compare(decision, self.oracle.receive(seen))
+        scores = dict(decision.scores)
+        np.testing.assert_allclose(float(scores.pop(NORM)), np.linalg.norm(g), rtol=1e-5)
+        self._compare(decision._replace(scores=scores), self.oracle.receive(seen))
         return decision
 
     def _compare(self, decision, outcome):
