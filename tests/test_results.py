@@ -1,4 +1,5 @@
 import json
+import time
 
 import numpy as np
 import pytest
@@ -71,6 +72,17 @@ def test_rewinding_cuts_events_back_to_the_checkpoint(folder):
     folder.append([EVALUATION])
     folder.flush()
     assert list(read_events(folder.path)) == [EVALUATION, EVALUATION]
+
+
+def test_pace_is_noted_at_the_start_and_then_once_a_second(folder, monkeypatch):
+    now = time.monotonic()
+    for seconds in (0.0, 0.2, 0.9, 1.5, 1.7, 4.0):
+        monkeypatch.setattr("secureafl.results.time.monotonic", lambda s=seconds: now + s)
+        folder.append([ARRIVAL._replace(round=int(10 * seconds))])
+        folder.flush()
+    lines = [json.loads(line) for line in (folder.path / "pace.jsonl").read_text().splitlines()]
+    assert [line["rounds"] for line in lines] == [1, 16, 41]
+    assert len({line["opened"] for line in lines}) == 1
 
 
 def test_events_shorter_than_their_checkpoint_are_refused(folder):

@@ -4,11 +4,12 @@
     provenance.json         versions, commit, hardware, seed; one entry per session
     holdings.json           how many samples of each class every client holds, if there are classes
     events.jsonl            append-only, one line per arrival and evaluation
+    pace.jsonl              append-only, about one line a second: which round it was when
     checkpoint.safetensors  while the run is unfinished
     model.safetensors       final weights
     result.json             written last: its presence means the run is finished
 
-Files other than events.jsonl appear whole or not at all, whenever the process is killed.
+Other files than these two appear whole or not at all, whenever the process is killed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import json
 import math
 import os
 import shutil
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -32,10 +34,11 @@ from secureafl.core.errors import LockedError, RunError, SecureAflError
 from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event, ForgottenEvent
 
 EXPERIMENT, PROVENANCE, EVENTS = "experiment.toml", "provenance.json", "events.jsonl"
-HOLDINGS = "holdings.json"
+HOLDINGS, PACE = "holdings.json", "pace.jsonl"
 CHECKPOINT, MODEL, RESULT = "checkpoint.safetensors", "model.safetensors", "result.json"
 
 _LAST_BYTES = 8192  # some dozens of events
+_PACE_SECONDS = 1.0  # times are not in the events, whose bits must not depend on them
 
 
 class Checkpoint(NamedTuple):
@@ -63,6 +66,8 @@ class RunFolder:
             raise LockedError(f"{path}: another process is writing this run") from None
         except OSError as error:
             raise _unwritable(path, error) from error
+        self._opened, self._since = time.time(), time.monotonic()
+        self._rounds, self._paced = 0, -math.inf
 
     @classmethod
     def create(
@@ -95,13 +100,18 @@ class RunFolder:
 
     def append(self, events: Iterable[Event]) -> None:
         """Add lines to events.jsonl."""
+        events = list(events)
         with _writing(self.path):
             self._events.write(b"".join(_line(event) for event in events))
+            if events:
+                self._rounds = events[-1].round + isinstance(events[-1], ArrivalEvent)
+                self._note_pace(first=True)
 
     def flush(self) -> None:
         """Let readers see what was appended."""
         with _writing(self.path):
             self._events.flush()
+            self._note_pace(first=False)
 
     def rewind(self, size: int) -> None:
         """Cut events.jsonl back to a checkpoint's length."""
@@ -161,6 +171,17 @@ class RunFolder:
         """Release the folder."""
         with _writing(self.path):
             self._events.close()
+
+    def _note_pace(self, first: bool) -> None:
+        """Write down how many rounds are done by now: at a session's start, then once a second."""
+        began, seconds = self._paced > -math.inf, time.monotonic() - self._since
+        if first == began or seconds - self._paced < _PACE_SECONDS:
+            return
+        self._paced = seconds
+        # A session is known by when it opened the folder: no pace spans the pause between two.
+        line = _json({"opened": self._opened, "seconds": round(seconds, 3), "rounds": self._rounds})
+        with (self.path / PACE).open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
 
     def _save_tensors(
         self, name: str, tensors: Mapping[str, np.ndarray], metadata: dict[str, str]

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from reference import attacks_adaptive as oracle
 
 from secureafl.attacks.adaptive import Adaptive
+from secureafl.attacks.blending import Colluders
 from secureafl.attacks.median_push import damage, lie, smallest_best, survey
 from secureafl.core.errors import ConfigError
 from secureafl.core.quantile import passing_bound
@@ -21,6 +22,7 @@ MEMBERS = torch.arange(CLIENTS) < MALICIOUS
 DEFENSES = {
     name: pytest.param(defense, marks=pytest.mark.slow if name in SLOW_CASES else ())
     for name, defense in DEFENSE_CASES.items()
+    if name != "secure_afl_hardened"  # trusts or distrusts over time: see test_blending.py
 }
 for_every_defense = pytest.mark.parametrize("defense", DEFENSES.values(), ids=DEFENSES)
 seeds = st.integers(0, 10**6)
@@ -87,6 +89,8 @@ class Stream:
         self.server = Server(defense, CLIENTS, RATE, trusted)
         self.state = self.server.start(torch.from_numpy(rng.normal(size=DIM)).to(dtype))
         self.models = [self.state.weights]
+        own, told = torch.zeros(MALICIOUS, DIM, dtype=dtype), torch.zeros(MALICIOUS, dtype=bool)
+        self.colluders = Colluders(own, told, torch.zeros(DIM, dtype=dtype))
         self.trained = Trained(
             torch.zeros(CLIENTS, DIM, dtype=dtype), torch.zeros(CLIENTS, dtype=torch.bool), MEMBERS
         )
@@ -113,7 +117,9 @@ class Stream:
         )
 
     def poisoned(self, arrival):
-        return self.attack.poison_update((), arrival, self.view(arrival))[0]
+        view = self.view(arrival)
+        update, self.colluders = self.attack.poison_update(self.colluders, arrival, view)
+        return update
 
     def judge(self, arrival, update):
         """The real step; the state is the stream's from now on."""

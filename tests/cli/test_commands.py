@@ -16,6 +16,7 @@ def test_run_leaves_a_whole_folder_and_prints_a_table(cli):
         "provenance.json",
         "holdings.json",
         "events.jsonl",
+        "pace.jsonl",
         "result.json",
         "model.safetensors",
     }
@@ -150,7 +151,7 @@ def test_uploads_and_steps_are_both_in_the_result(cli):
     assert result["steps"] == 5
 
 
-@pytest.mark.parametrize("command", ["run", "resume", "compare", "report", "list"])
+@pytest.mark.parametrize("command", ["run", "resume", "compare", "report", "dashboard", "list"])
 def test_help_shows_an_example(cli, command):
     done = cli(command, "--help")
     assert f"Example: secureafl {command}" in done.stdout

@@ -53,11 +53,22 @@ def test_page_of_several_runs_is_complete_in_itself(make_run, report):
 
 def test_page_of_one_run_serves_readers_who_cannot_see(make_run, report):
     page = report(make_run())
-    assert len(page.all("img")) == 3
+    assert len(page.all("img")) == 4
     assert all(image["alt"] for image in page.all("img"))
     assert all(header.get("scope") in ("row", "col") for header in page.all("th"))
     for told in ("defense.alpha", "0.8", "embedded slice", "2.13.0", "aarch64"):
         assert told in page.text
+
+
+def test_clients_are_listed_by_suspicion_in_the_words_of_the_dashboard(make_run, report):
+    events = [arrival(t, t % 4) for t in range(200)]  # client 3 is malicious and refused
+    page = report(make_run(events=events))
+    assert "1 of 4 clients stands out: 3" in page.text
+    assert (
+        "Suspicion rests on refusals. The simulation planted 1; 1 of them are on top." in page.text
+    )
+    levels = [row["data-level"] for row in page.all("tr") if "data-level" in row]
+    assert levels == ["high", "low", "low", "low"]
 
 
 def test_content_of_run_folders_is_escaped(make_run, report):
@@ -150,6 +161,8 @@ def test_same_runs_give_the_same_files_and_stay_as_they_were(make_run, tmp_path)
         "index.html",
         "lipschitz-01-a.svg",
         "lipschitz-02-b.svg",
+        "staleness-01-a.svg",
+        "staleness-02-b.svg",
         "ter-over-rounds.svg",
     ]
     assert contents(write_report(runs, tmp_path / "deep" / "report").parent) == first

@@ -16,9 +16,9 @@ def test_every_grid_gives_cells(name, fast):
     assert (20_000 in {cell.rounds for cell in cells.values()}) == (not fast)
 
 
-def test_main_is_eight_methods_under_eleven_attacks():
+def test_main_is_eight_methods_and_our_own_under_eleven_attacks():
     cells = grid_for(Request("main", seeds="0-2")).cells()
-    assert len(cells) == 8 * 11 * 3
+    assert len(cells) == 9 * 11 * 3
     cell = cells["secure_afl-sign_flip-seed2"]
     assert (cell.clients, cell.malicious, cell.training.batch_size) == (50, 0.2, 32)
     assert cell.defense == SecureAfl()
@@ -79,9 +79,10 @@ def test_command_asks_for_the_same_again():
 def test_page_knows_all_cells_before_anything_ran(tmp_path):
     brief = brief_for(Request("main"), tmp_path)
     (sheet,) = brief.sheets
-    assert len(sheet.cells) == 8 * 11
+    assert len(sheet.cells) == 9 * 11
     assert {cell.verdict for cell in sheet.cells.values()} == {"missing"}
     assert sheet.cells["secure_afl", "scaling"].paper == {"ter": 0.18, "asr": 0.07}
+    assert sheet.cells["secure_afl_hardened", "scaling"].paper == {"ter": 0.18, "asr": 0.07}
     assert brief.warnings == []
 
 

@@ -67,7 +67,7 @@ def crew(monkeypatch):
 
     monkeypatch.setattr(local, "_start", start)
     monkeypatch.setattr(local, "_uses_gpu", lambda experiment: True)
-    monkeypatch.setattr(local, "_gpu_processes", lambda: 2)
+    monkeypatch.setattr(local, "_gpu_processes", lambda shared: 2)
     return found
 
 
@@ -107,7 +107,7 @@ def test_cells_of_a_real_process_that_died_are_run_once_more(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     (tmp_path / "dying.py").write_text(DYING)
     monkeypatch.setattr(local, "_uses_gpu", lambda experiment: True)
-    monkeypatch.setattr(local, "_gpu_processes", lambda: 1)
+    monkeypatch.setattr(local, "_gpu_processes", lambda shared: 1)
     cells = tiny_grid(defense=["async_sgd", "secure_afl", "dying:Dying"]).cells()
     updates = list(run_sweep(local.run_cells, cells, tmp_path / "all", 3))
     ends = [(u.cell, u.state) for u in updates if u.state != "running"]

@@ -3,7 +3,8 @@
 All malicious clients aim at one lie: the mean of what the honest ones are taken to say, moved
 against the median's sign by a number of standard deviations, no more of them than help. Against
 SecureAFL each moves there from its last upload as fast as the filter lets it, since the filter
-compares a client with itself alone. Any other defence is asked, on a copy of its state, what it
+compares a client with itself alone; against its hardened form each mixes the lie with what its own
+data say (`attacks.blending`). Any other defence is asked, on a copy of its state, what it
 would do with lies bold and timid; the one that hurts most is uploaded.
 
 The lie is in the manner of Shejwalkar, Houmansadr, "Manipulating the Byzantine: optimizing model
@@ -18,10 +19,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from secureafl.aggregators.mean import Mean
+from secureafl.attacks.blending import blended, no_colluders
 from secureafl.attacks.evasion import ask_defense, pass_filter
 from secureafl.attacks.median_push import MOST, lie, smallest_best, survey
 from secureafl.core.errors import require
 from secureafl.defenses.secure_afl import SecureAfl, estimates
+from secureafl.defenses.secure_afl_hardened import SecureAflHardened
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,13 +51,15 @@ class Adaptive:
         require(0 < self.strength <= 1, "strength", self.strength, remedy)
 
     def init(self, scene):
-        return ()
+        return no_colluders(scene)
 
     def poison_batch(self, state, inputs, labels, member):
         return inputs, labels
 
     def poison_update(self, state, trained, seen):
         defense, kept = seen.insight[:2]
+        if isinstance(defense, SecureAflHardened):
+            return blended(defense, kept, state, trained.gradient, seen, self.strength)
         values, honest = _honest_values(seen.trained, seen.insight)
         crowd = survey(values, honest, seen.trained.malicious.sum())
         deviations = smallest_best(crowd) if _saturates(defense) else MOST

@@ -33,7 +33,7 @@ class State(NamedTuple):
 class Dba(TriggerAttack):
     """Quadrant of the trigger, target label, and a factor on the gradient."""
 
-    factor: float = 20.0
+    factor: float = 35.0
 
     knows = "own"
     presets = {"stealth": {"factor": 1.0}}

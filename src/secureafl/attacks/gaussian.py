@@ -16,9 +16,9 @@ class Gaussian:
     """Independent normal noise in every coordinate."""
 
     knows = "own"
-    presets = {"stealth": {"std": 0.44}}
+    presets = {"stealth": {"std": 0.44}, "stated": {"std": 200.0}}
 
-    std: float = 200.0
+    std: float = 1.1
 
     def __post_init__(self) -> None:
         require(self.std > 0, "std", self.std, "give a standard deviation above 0")

@@ -36,10 +36,10 @@ class Neurotoxin(TriggerAttack):
     """Triggered batches; nothing in the coordinates that move most."""
 
     masked_share: float = 0.05
-    factor: float = 1.0
+    factor: float = 3.0
 
     knows = "own"
-    presets = {"stealth": {"poisoned_share": 0.2}}
+    presets = {"stealth": {"poisoned_share": 0.2, "factor": 1.0}}
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -40,6 +40,7 @@ class Pgd(TriggerAttack):
 
     steps: int = 10  # K
     radius: float = 5.0  # in usual lengths of the client's own gradients
+    factor: float = 1.0  # on the way found, as in the original's variant with replacement
 
     knows = "own"
     presets = {"stealth": {"radius": 1.0}}
@@ -48,6 +49,7 @@ class Pgd(TriggerAttack):
         super().__post_init__()
         require(self.steps >= 1, "steps", self.steps, "give 1 or more")
         require(0 < self.radius < torch.inf, "radius", self.radius, "give a radius above 0")
+        require(0 < self.factor < torch.inf, "factor", self.factor, "give a factor above 0")
 
     def init(self, scene):
         device = scene.pixel_mean.device
@@ -64,4 +66,4 @@ class Pgd(TriggerAttack):
         for step in range(self.steps - 1):
             weights = trained.base - seen.learning_rate * way
             way = clipped(way + seen.train(weights, step), self.radius * usual)
-        return way, state
+        return self.factor * way, state

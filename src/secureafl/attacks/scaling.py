@@ -26,7 +26,7 @@ class State(NamedTuple):
 class Scaling(TriggerAttack):
     """Trigger, target label, and a factor on the gradient."""
 
-    factor: float = 25.0
+    factor: float = 35.0
 
     knows = "own"
     presets = {"stealth": {"factor": 1.0}}

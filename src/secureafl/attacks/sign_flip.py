@@ -14,9 +14,9 @@ class SignFlip:
     """-factor * g."""
 
     knows = "own"
-    presets = {"stealth": {"factor": 0.5}}
+    presets = {"stealth": {"factor": 0.5}, "stated": {"factor": 1.0}}
 
-    factor: float = 1.0
+    factor: float = 1.7
 
     def __post_init__(self) -> None:
         require(self.factor > 0, "factor", self.factor, "give a factor above 0")

@@ -64,7 +64,7 @@ class ThreeDFed(TriggerAttack):
     A group's strength, between 0 and 1, scales its noise, and the part of `factor` above 1.
     """
 
-    factor: float = 30.0  # longest upload, in lengths of a benign gradient
+    factor: float = 120.0  # longest upload, in lengths of a benign gradient
     mask_std: float = 0.05  # noise in a weight, once the learning rate is applied
     group_size: int = 5
     masked_classes: int = 5  # rows of the last layer, but never the target's

@@ -16,7 +16,7 @@ from secureafl.bench.host import time_arrivals
 from secureafl.bench.peers import PEERS, YARDSTICK, time_peer
 from secureafl.bench.plain import time_plain
 from secureafl.core.protocols import Defense
-from secureafl.defenses import DEFENSES, SecureAfl
+from secureafl.defenses import DEFENSES, SecureAfl, SecureAflHardened
 from secureafl.estimators import Lbfgs
 
 # Those of the paper's tables that this installation has, beside SecureAFL.
@@ -94,6 +94,11 @@ def _steps(case: Case, device: torch.device) -> list[Job]:
     jobs = _remembering(case, device)
     case = case._replace(buffer=None)
     needed = _VECTORS_OF_A_STEP * case.parameters * FLOAT_BYTES
+    hardened = functools.partial(_time_defense, SecureAflHardened(), case, device)
+    vectors = case.values_bytes  # a step reads two of the four that it has of each client
+    jobs.append(
+        Job("secure_afl_hardened", case, device, hardened, 4 * vectors + needed, 2 * vectors)
+    )
     for name in _REMEMBER_NOTHING:
         measure = functools.partial(_time_defense, DEFENSES[name](), case, device)
         jobs.append(Job(name, case, device, measure, needed, floor_bytes=None))

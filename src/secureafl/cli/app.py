@@ -14,6 +14,8 @@ import typer
 from secureafl.cli import data as data_sets
 from secureafl.cli import deploy
 from secureafl.cli.bench import EXAMPLE, bench
+from secureafl.cli.dashboard import EXAMPLE as DASHBOARD_EXAMPLE
+from secureafl.cli.dashboard import dashboard
 from secureafl.cli.reproduce import EXAMPLE as REPRODUCE_EXAMPLE
 from secureafl.cli.reproduce import reproduce
 from secureafl.cli.results import EXAMPLE as RESULTS_EXAMPLE
@@ -260,6 +262,7 @@ def list_(
 
 
 app.command(epilog=EXAMPLE)(bench)
+app.command(epilog=DASHBOARD_EXAMPLE)(dashboard)
 app.command(epilog=data_sets.EXAMPLE)(data_sets.data)
 app.command(epilog=REPRODUCE_EXAMPLE)(reproduce)
 app.command(epilog=RESULTS_EXAMPLE)(results)

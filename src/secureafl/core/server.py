@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # No update or step of use is longer. The bound keeps sums, differences and inner products of
 # updates inside float32; longer products are guarded where they are made.
 LARGEST_NORM = 1e18
+NORM = "norm"  # a score every clean upload has, whatever the defence: its length
 
 _WEIGHING = (
     "use async_sgd, fed_buff, or secure_afl with mean, median, trimmed_mean or geometric_median"
@@ -76,12 +77,14 @@ class Server(NamedTuple):
         assert isinstance(update, Tensor)
         assert base is not None
         update = update.detach()
-        reason = objection_to_length(float(norm(update)), update)
+        length = norm(update)
+        reason = objection_to_length(float(length), update)
         if reason:
             return self.refuse(state, upload, reason)
         numbers = (upload.client, state.round - upload.version, state.round)
         numbers = torch.tensor(numbers, device=base.device)
         decision, weights, defense = self.judge(state.weights, state.defense, numbers, update, base)
+        decision = decision._replace(scores={**decision.scores, NORM: length})
         state.ledger.settle(upload.version)
         return decision, ServerState(state.round + 1, weights, defense, state.ledger)
 

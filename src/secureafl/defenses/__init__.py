@@ -10,6 +10,7 @@ from secureafl.defenses.fed_buff import FedBuff
 from secureafl.defenses.kardam import Kardam
 from secureafl.defenses.sageflow import Sageflow
 from secureafl.defenses.secure_afl import SecureAfl
+from secureafl.defenses.secure_afl_hardened import SecureAflHardened
 from secureafl.defenses.zeno_pp import ZenoPp
 
 DEFENSES = {
@@ -23,5 +24,6 @@ DEFENSES = {
     "kardam": Kardam,
     "sageflow": Sageflow,
     "secure_afl": SecureAfl,
+    "secure_afl_hardened": SecureAflHardened,
     "zeno_pp": ZenoPp,
 }

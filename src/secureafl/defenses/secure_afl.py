@@ -28,7 +28,7 @@ from secureafl.core.rules import apply_rule, own_weight
 from secureafl.core.traits import has_trait
 from secureafl.core.types import Arrival, Decision, Entry, Inner, News, ServerView
 from secureafl.core.uploads import Uploads, no_uploads, with_upload, without_uploads
-from secureafl.core.vectors import exactly_scaled, row, scaled, zero_unless
+from secureafl.core.vectors import exactly_scaled, norm, row, scaled, zero_unless
 from secureafl.estimators.lbfgs import Lbfgs
 from secureafl.kernels.memory import Memory, no_memory, without_client
 from secureafl.kernels.operations import after_step, exchange, hear, judge, meet, order_step
@@ -89,6 +89,7 @@ class SecureAfl:
         news = meet(state.memory, arrival)
         last = _since_last_upload(state.reference, arrival) if state.reference else news
         judged, factors = judge(state.factors, last, self.clip_norm, self.alpha)
+        sent = arrival.gradient
         arrival = arrival._replace(gradient=scaled(arrival.gradient, judged.scale))
         accepted = judged.accepted if self.filter else torch.ones_like(judged.accepted)
         scores = {"lipschitz": judged.factor, "threshold": judged.threshold}
@@ -98,6 +99,7 @@ class SecureAfl:
         state = state._replace(factors=factors, notes=notes, reference=reference)
         if self.estimate:
             direction, ready, state = self._aggregate(state, arrival, entry, keep, accepted, server)
+            scores["distance"] = norm(sent - direction)  # from the aggregate
         else:
             memory = exchange(state.memory, arrival, entry, server.weights, keep)
             direction, ready, state = arrival.gradient, accepted, state._replace(memory=memory)

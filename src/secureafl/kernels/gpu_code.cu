@@ -306,7 +306,12 @@ __device__ float order_mean(const float* column, const flag* there, int first, i
   }
   upto = __reduce_add_sync(FULL, upto);
   int high = low;
-  if (upto <= last) high = last == first + 1 ? __reduce_min_sync(FULL, next) : kth_key(keys, last);
+  if (last <= first + 1) {  // a median: nothing lies between the two
+    const int highs = max(last + 1 - upto, 0);
+    if (highs) high = __reduce_min_sync(FULL, next);
+    return share * (last + 1 - first - highs) * key_value(low) + share * highs * key_value(high);
+  }
+  if (upto <= last) high = kth_key(keys, last);
   float inner = 0;
 #pragma unroll
   for (int m = 0; m < KEYS; m++) {

@@ -10,11 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from secureafl.look import BLACK, MEANINGS
 from secureafl.report.cells import Sheet
 from secureafl.report.drawing import (
-    BLACK,
     FAR,
-    MEANINGS,
     Picture,
     Style,
     drawable,

@@ -1,7 +1,7 @@
 """How the report's figures are drawn: as SVG with the same bytes for the same runs.
 
-Colours are Okabe and Ito's, told apart by colour-blind readers; markers, line styles and hatches
-say the same once more. Drawn on Figure objects: pyplot and its global figures are never loaded.
+Markers, line styles and hatches say once more what colours say. Drawn on Figure objects: pyplot
+and its global figures are never loaded.
 """
 
 from __future__ import annotations
@@ -18,17 +18,10 @@ from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from secureafl.look import COLOURS
 from secureafl.plotting import FONT, our_style
 
-BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
-BLUE, VERMILLION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
-COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK)
 MARKERS, LINES = "osD^vPX*", ("-", "--", "-.", ":")
-MEANINGS = {
-    "ter": "the share of test samples the global model gets wrong; lower is better",
-    "asr": "the share of triggered test samples sent where the attacker wants; lower is better",
-    "rmse": "the root of the mean squared test error; lower is better",
-}
 FAR = 1e100  # beyond, a diverged run would overflow the axes' arithmetic
 
 

@@ -13,13 +13,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from secureafl.look import BLACK, BLUE, MEANINGS, ORANGE, VERMILLION
 from secureafl.report.drawing import (
-    BLACK,
-    BLUE,
     FAR,
-    MEANINGS,
-    ORANGE,
-    VERMILLION,
     Picture,
     Style,
     drawable,
@@ -71,14 +67,35 @@ def lipschitz(run: Run, number: int) -> Picture | None:
     stride = math.ceil(defined.size / MAX_DOTS)
     svg = render((9, 3.6), lambda f: _dots(f.add_subplot(), run, defined[::stride]))
     sparse = f" One dot in {stride} is shown." if stride > 1 else ""
+    meaning = (
+        "the more crosses lie above it and circles below it, the better attackers are told from "
+        "honest clients."
+        if arrivals.malicious.any()
+        else "crosses were refused."
+    )
     return Picture(
         f"lipschitz-{number:02d}-{slug(run.name)}.svg",
         "Lipschitz factors of uploads",
-        "The filter suspects uploads above the line: the more crosses lie above it and circles "
-        f"below it, the better attackers are told from honest clients.{sparse}",
-        f"Dot plot of Lipschitz factors over rounds for {run.name}, honest and malicious uploads, "
+        f"The filter suspects uploads above the line: {meaning}{sparse}",
+        f"Dot plot of Lipschitz factors over rounds for {run.name}, an upload each, "
         "with the threshold as a line.",
         svg,
+    )
+
+
+def staleness(run: Run, number: int) -> Picture | None:
+    """How old the models were that uploads answered to."""
+    width, bars = run.digest.staleness_bars()
+    total = sum(bars)
+    if not total:
+        return None
+    mean = sum(s * uploads for s, uploads in run.digest.staleness.items()) / total
+    return Picture(
+        f"staleness-{number:02d}-{slug(run.name)}.svg",
+        "Staleness of uploads",
+        f"How many rounds old the model was that an upload answers to; {mean:.1f} on average.",
+        f"Bar chart of how many of {total:,} uploads of {run.name} had which staleness.",
+        render((9, 2.2), lambda f: _histogram(f.add_subplot(), width, bars)),
     )
 
 
@@ -164,8 +181,11 @@ def _line(axis: Axes, run: Run, metric: str, style: Style) -> None:
 
 def _dots(axis: Axes, run: Run, shown: np.ndarray) -> None:
     arrivals = run.arrivals
-    evil = arrivals.malicious[shown]
-    groups = (("honest", ~evil, "o", BLUE), ("malicious", evil, "x", VERMILLION))
+    # Where nobody was planted, as in a deployment, marks say what the server did.
+    planted = bool(arrivals.malicious.any())
+    crossed = (arrivals.malicious if planted else ~arrivals.accepted)[shown]
+    good, bad = ("honest", "malicious") if planted else ("accepted", "refused")
+    groups = ((good, ~crossed, "o", BLUE), (bad, crossed, "x", VERMILLION))
     for name, group, marker, colour in groups:
         axis.plot(
             arrivals.round[shown[group]],
@@ -186,6 +206,14 @@ def _dots(axis: Axes, run: Run, shown: np.ndarray) -> None:
     axis.set_xlabel("round")
     axis.set_ylabel("Lipschitz factor")
     axis.figure.legend(loc="outside upper left", ncols=3)
+
+
+def _histogram(axis: Axes, width: int, bars: list[int]) -> None:
+    places = width * np.arange(len(bars))
+    axis.bar(places, bars, width=0.8 * width, align="edge", color=BLUE, alpha=0.75)
+    axis.set_xlabel("staleness")
+    axis.set_ylabel("uploads")
+    axis.grid(visible=False, axis="x")
 
 
 def _count(run: Run) -> _Counts:

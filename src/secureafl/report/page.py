@@ -9,12 +9,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from secureafl.digest.lanes import Lane, grounds, lanes, verdict
+from secureafl.labels import as_text, flatten, kind
 from secureafl.report.drawing import Picture
-from secureafl.report.figures import clients, holdings, lipschitz, over_rounds
+from secureafl.report.figures import clients, holdings, lipschitz, over_rounds, staleness
 from secureafl.report.headline import headlines, number
-from secureafl.report.labels import as_text, flatten
 from secureafl.report.tables import Late, Run, compare, read_runs
 from secureafl.report.writing import NOTHING, PAGE, fill, save
+
+_LANES = 25  # clients listed; the dashboard lists them all
 
 
 class Refusals(NamedTuple):
@@ -36,6 +39,10 @@ class Section(NamedTuple):
     sessions: list[dict[str, str]]
     session_keys: list[str]
     pictures: list[Picture]
+    verdict: str
+    grounds: str
+    lanes: list[Lane]  # those shown, of `clients`
+    clients: int
 
 
 def write_report(runs: Sequence[Path], out: Path) -> Path:
@@ -65,6 +72,7 @@ def _made(pictures: Iterable[Picture | None]) -> list[Picture]:
 def _section(run: Run, number: int) -> Section:
     sessions = run.provenance.get("sessions", [])
     told = [flatten(one) for one in sessions if isinstance(one, Mapping)]
+    found = lanes(run.digest)
     return Section(
         run=run,
         settings=flatten(run.experiment),
@@ -73,7 +81,11 @@ def _section(run: Run, number: int) -> Section:
         facts={k: as_text(v) for k, v in run.provenance.items() if k != "sessions"},
         sessions=told,
         session_keys=list(dict.fromkeys(key for one in told for key in one)),
-        pictures=_made(draw(run, number) for draw in (lipschitz, clients, holdings)),
+        pictures=_made(draw(run, number) for draw in (lipschitz, staleness, clients, holdings)),
+        verdict=verdict(run.digest, found),
+        grounds=grounds(run.digest, found, kind(run.experiment, "defense")),
+        lanes=found[:_LANES],
+        clients=len(found),
     )
 
 

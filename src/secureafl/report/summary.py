@@ -17,6 +17,7 @@ _NAMES = {
     "aflguard": "AFLGuard",
     "async_defender": "AsyncDefender",
     "secure_afl": "SecureAFL",
+    "secure_afl_hardened": "SecureAFL hardened",
 }
 
 
@@ -27,6 +28,12 @@ def shown(name: str) -> str:
 
 def summaries(sheets: Sequence[Sheet], ours: Sequence[str]) -> list[str]:
     """How `ours`, some of the rows, compare with the paper, and then with the other rows."""
+    if all(row in _NAMES for row in ours):
+        return [line for row in ours for line in _about(sheets, [row])]
+    return _about(sheets, ours)
+
+
+def _about(sheets: Sequence[Sheet], ours: Sequence[str]) -> list[str]:
     cells = [sheet.cells[row, c] for sheet in sheets for row in ours for c in sheet.columns]
     name = shown(ours[0]) if len(ours) == 1 else "These runs"
     return [*_beside_paper(cells, name), *_ranks(sheets, ours)]

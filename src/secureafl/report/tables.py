@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,9 @@ import numpy as np
 
 from secureafl.core.errors import RunError, SecureAflError
 from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event
-from secureafl.report.labels import kind, label_runs
+from secureafl.digest.digest import Digest
+from secureafl.digest.lines import checked, number
+from secureafl.labels import kind, label_runs
 from secureafl.results import (
     EVENTS,
     EXPERIMENT,
@@ -28,15 +29,6 @@ from secureafl.toml import read_toml
 
 _MADE_BY = "give folders made by 'secureafl run'"
 _REMEDY = "restore the file, or leave this run out of the report"
-_FIELDS = {
-    "round": int,
-    "client": int,
-    "malicious": bool,
-    "accepted": bool,
-    "stepped": bool,
-    "reason": str,
-    "scores": dict,
-}
 
 
 class Arrivals(NamedTuple):
@@ -84,6 +76,7 @@ class Run:
     arrivals: Arrivals
     summary: Summary
     holdings: np.ndarray | None  # samples by client and class
+    digest: Digest  # the events as the dashboard sees them
 
     @property
     def finished(self) -> bool:
@@ -145,7 +138,8 @@ def read_run(path: Path) -> Run:
         experiment = read_toml(path / EXPERIMENT)
         provenance = read_json(path / PROVENANCE)
         result = read_json(path / RESULT) if (path / RESULT).exists() else None
-        evaluations, arrivals = _columns(_checked_events(path))
+        digest = Digest()
+        evaluations, arrivals = _columns(_checked_events(path), digest)
         summary = _summarise(path, experiment, result, evaluations)
         holdings = _read_holdings(path / HOLDINGS)
     except SecureAflError as error:
@@ -153,7 +147,7 @@ def read_run(path: Path) -> Run:
     (label,) = label_runs([experiment])
     name = path.resolve().name
     happened = (evaluations, arrivals, summary)
-    return Run(path, name, *label, experiment, provenance, result, *happened, holdings)
+    return Run(path, name, *label, experiment, provenance, result, *happened, holdings, digest)
 
 
 def compare(runs: Iterable[Run]) -> list[Row]:
@@ -206,48 +200,23 @@ def _read_holdings(path: Path) -> np.ndarray | None:
 
 
 def _checked_events(path: Path) -> Iterator[Event]:
-    """Events whose fields have the types they should; undefined metrics become NaN."""
+    """Events whose fields have the types they should; undefined figures become NaN."""
     # Every complete line is one event, so counting events counts lines.
-    for number, event in enumerate(read_events(path), 1):
+    for place, event in enumerate(read_events(path), 1):
         try:
-            yield _checked(event)
+            yield checked(event)
         except (TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise RunError(f"{path / EVENTS}, line {number}: damaged ({error})") from error
+            raise RunError(f"{path / EVENTS}, line {place}: damaged ({error})") from error
 
 
-def _checked(event: Event) -> Event:
-    if isinstance(event, EvaluationEvent):
-        if not (isinstance(event.round, int) and 0 <= event.round < 2**63):
-            raise ValueError("round is not a number, or out of range")
-        metrics: dict[str, float | None] = {
-            str(name): _number(value) for name, value in event.metrics.items()
-        }
-        return EvaluationEvent(event.round, metrics)
-    if not isinstance(event, ArrivalEvent):
-        return event  # nothing of it is shown
-    for name, type_ in _FIELDS.items():
-        if not isinstance(getattr(event, name), type_):
-            raise TypeError(f"{name} is not of type {type_.__name__}")
-    if not (0 <= event.round < 2**63 and 0 <= event.client < 2**63):
-        raise ValueError("round or client out of range")
-    scores: dict[str, float | None] = {
-        name: _number(event.scores.get(name)) for name in ("lipschitz", "threshold")
-    }
-    return event._replace(scores=scores)
-
-
-def _number(value: Any) -> float:
-    found = math.nan if value is None else float(value)
-    return found if math.isfinite(found) else math.nan
-
-
-def _columns(events: Iterable[Event]) -> tuple[list[EvaluationEvent], Arrivals]:
+def _columns(events: Iterable[Event], digest: Digest) -> tuple[list[EvaluationEvent], Arrivals]:
     evaluations: list[EvaluationEvent] = []
     rounds, clients, reason = array("q"), array("q"), array("q")
     malicious, accepted = array("b"), array("b")
     lipschitz, threshold = array("d"), array("d")
     reasons: dict[str, int] = {}
     for event in events:
+        digest.add([event])
         if isinstance(event, EvaluationEvent):
             evaluations.append(event)
         if not isinstance(event, ArrivalEvent):
@@ -257,8 +226,8 @@ def _columns(events: Iterable[Event]) -> tuple[list[EvaluationEvent], Arrivals]:
         malicious.append(event.malicious)
         accepted.append(event.accepted)
         reason.append(reasons.setdefault(event.reason, len(reasons)))
-        lipschitz.append(_number(event.scores["lipschitz"]))
-        threshold.append(_number(event.scores["threshold"]))
+        lipschitz.append(number(event.scores.get("lipschitz")))
+        threshold.append(number(event.scores.get("threshold")))
     return evaluations, Arrivals(
         round=np.array(rounds),
         client=np.array(clients),
@@ -298,7 +267,7 @@ def _so_far(
 
 def _summary(result: Mapping[str, Any]) -> Summary:
     metrics = {
-        name: Late(*(_number(found[key]) for key in ("last", "late_mean", "late_std")))
+        name: Late(*(number(found[key]) for key in ("last", "late_mean", "late_std")))
         for name, found in result["metrics"].items()
     }
     honest, malicious = (

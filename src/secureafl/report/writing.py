@@ -12,6 +12,7 @@ import jinja2
 
 from secureafl.core.errors import RunError
 from secureafl.core.files import put_file
+from secureafl.look import style_sheet
 from secureafl.report.drawing import Picture
 from secureafl.report.headline import number
 
@@ -34,6 +35,8 @@ def fill(template: str, filters: Mapping[str, Any], values: Mapping[str, Any]) -
 
 
 def _source(name: str) -> str:
+    if name == "style.css":
+        return style_sheet()
     return resources.files("secureafl.report").joinpath(name).read_text(encoding="utf-8")
 
 

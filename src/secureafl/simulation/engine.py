@@ -37,6 +37,10 @@ class Verdict(NamedTuple):
     scores: dict[str, float]
     reason: str  # why, if it was not accepted
 
+    def with_score(self, name: str, value: float) -> Verdict:
+        """The same with one score more."""
+        return self._replace(scores={**self.scores, name: value})
+
 
 Later = Callable[[], Any]  # gives something that may still be under way
 

@@ -19,7 +19,7 @@ from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event, Forgotte
 from secureafl.core.members import Ageing
 from secureafl.core.protocols import Backdoor
 from secureafl.core.random import numpy_generator, torch_generator
-from secureafl.core.server import Server, ServerState, Upload, objection_to_length
+from secureafl.core.server import NORM, Server, ServerState, Upload, objection_to_length
 from secureafl.core.traits import has_trait
 from secureafl.core.trees import name_tensors, rebuild
 from secureafl.core.types import Arrival, Data
@@ -160,11 +160,11 @@ class Simulation:
         with engine.here():
             events: list[Event] = [self._evaluate()] if now == 0 else []
             upload = Upload(client, version, self._update(client, version))
-            reason = self._objection(upload)
+            checked = self._checked(upload)
         while engine.busy:
             yield []
         with engine.here():
-            verdict, state = self._received(upload, reason())
+            verdict, state = self._received(upload, *checked())
         while engine.busy:
             yield []
         with engine.here():
@@ -184,17 +184,22 @@ class Simulation:
             events.append(ForgottenEvent(state.round, client))
         return state
 
-    def _objection(self, upload: Upload) -> Later:
-        """Why the server will not take this upload; to be known later."""
+    def _checked(self, upload: Upload) -> Later:
+        """Why the server will not take this upload, and its length; to be known later."""
         base = self._state.ledger.look_up(upload.version)
         reason, update = self._server.objection(self._state, upload, base), upload.update
         if reason:
-            return lambda: reason
+            return lambda: (reason, math.nan)
         assert isinstance(update, Tensor)
-        length = self._engine.length(update)
-        return lambda: objection_to_length(length(), update)
+        later = self._engine.length(update)
 
-    def _received(self, upload: Upload, reason: str) -> tuple[Later, ServerState]:
+        def found() -> tuple[str, float]:
+            length = later()
+            return objection_to_length(length, update), length
+
+        return found
+
+    def _received(self, upload: Upload, reason: str, length: float) -> tuple[Later, ServerState]:
         """As `Server.receive`, but the verdict may still be under way."""
         state = self._state
         if reason:
@@ -203,7 +208,7 @@ class Simulation:
         assert isinstance(upload.update, Tensor)
         verdict, state = self._engine.judge(state, upload.update.detach())
         state.ledger.settle(upload.version)
-        return verdict, state
+        return lambda: verdict().with_score(NORM, length), state
 
     def _lend(self, state: ServerState) -> None:
         answers = int(self._answers[state.round])

@@ -11,12 +11,17 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from secureafl.core.events import Event
 from secureafl.experiment import Experiment
 from secureafl.simulation.recording import Recording
 from secureafl.simulation.simulator import choose_device
 from secureafl.sweep.cells import RunningCell, Task, Update, stop_signals, unfinished
+from secureafl.sweep.sharing import shared_gpu
 from secureafl.sweep.tally import Standing
+
+_PROCESS_BYTES = 4 << 30  # of a GPU's memory, for each process and its cells
 
 
 class _Worker(NamedTuple):
@@ -42,8 +47,17 @@ def run_cells(
     yield from news
     on_gpu = any(_uses_gpu(experiment) for experiment in cells.values())
     workers = workers or max(default_workers(cell.device) for cell in cells.values())
-    processes = min(workers, _gpu_processes()) if on_gpu else workers
-    workers = processes if apart else workers
+    with shared_gpu() if on_gpu and waiting else contextlib.nullcontext(False) as shared:
+        processes = min(workers, _gpu_processes(shared)) if on_gpu else workers
+        yield from _carry_out(
+            waiting, processes if apart else workers, processes, checkpoint_seconds
+        )
+
+
+def _carry_out(
+    waiting: list[Task], workers: int, processes: int, checkpoint_seconds: float
+) -> Generator[Update, None, None]:
+    """So many cells at a time, in so many processes."""
     running: dict[Any, _Worker] = {}  # line to it -> worker
     try:
         while waiting or any(worker.cells for worker in running.values()):
@@ -142,6 +156,14 @@ def default_workers(device: str) -> int:
     return 32 if choose_device(device).type == "cuda" else os.cpu_count() or 1
 
 
-def _gpu_processes() -> int:
-    """Preparing rounds is the host's work; more processes than cores to spare slow each other."""
-    return max(1, min(4, (os.cpu_count() or 1) // 2))
+def _gpu_processes(shared: bool) -> int:
+    """Preparing rounds is the host's work: a core for each process.
+
+    Processes that cannot share the GPU only wait for each other, so a few must do; of those that
+    can, each takes some memory there.
+    """
+    cores = os.cpu_count() or 1
+    if not shared:
+        return max(1, min(4, cores // 2))
+    memory = torch.cuda.get_device_properties(0).total_memory
+    return max(1, min(16, cores, memory // _PROCESS_BYTES))

@@ -1,0 +1,64 @@
+"""A table over seeds from the run folders of a sweep, beside the paper's figures, in Markdown.
+
+python scripts/seeds_table.py docs/results/robustness/attacks [--paper secure_afl]
+"""
+
+import argparse
+import statistics
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from result_tables import paper, read
+
+COLUMNS = ("defence", "attack", "seeds", "TER", "ASR", "paper", "honest accepted", "malicious")
+
+
+def groups(folder: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Results of the runs in a folder, by defence and attack."""
+    found = defaultdict(list)
+    for path in sorted(folder.glob("*/result.json")):
+        result = read(path.parent, "result.json")
+        found[result["defense"], result["attack"]].append(result)
+    return found
+
+
+def spread(values: list[float]) -> str:
+    """Mean and standard deviation over seeds."""
+    if not values:
+        return "-"
+    mean = f"{statistics.mean(values):.3f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.3f}"
+
+
+def line(defense: str, attack: str, results: list[dict[str, Any]], beside: str) -> str:
+    """One row."""
+    ter, asr = (
+        spread([r["metrics"][name]["late_mean"] for r in results if name in r["metrics"]])
+        for name in ("ter", "asr")
+    )
+    seeds = ", ".join(str(r["seed"]) for r in results)
+    shares = [_accepted(results, group) for group in ("honest", "malicious")]
+    figures = paper(beside or defense, attack)
+    return "| " + " | ".join([defense, attack, seeds, ter, asr, figures, *shares]) + " |"
+
+
+def _accepted(results: list[dict[str, Any]], group: str) -> str:
+    shares = [r["uploads"][group]["share"] for r in results]
+    return "-" if None in shares else f"{statistics.mean(shares):.0%}"
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--paper", default="", help="the defence whose figures stand beside")
+    given = parser.parse_args()
+    print("| " + " | ".join(COLUMNS) + " |")
+    print("|---" * len(COLUMNS) + "|")
+    for (defense, attack), results in groups(given.folder).items():
+        print(line(defense, attack, results, given.paper))
+
+
+if __name__ == "__main__":
+    main()

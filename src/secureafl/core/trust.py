@@ -1,0 +1,121 @@
+"""How far each client is trusted, from what the clients say of each other and of the model's way.
+
+Nothing here sees a gradient: the inner products of what the clients say (n x n) are enough. All
+weights lie between 0 and 1. A weight of 1 is what a typical client has, so a client can lose by
+being unlike the others, but never gain.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from secureafl.core.vectors import row, set_row
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+    from torch import Tensor
+
+_TURNS = 3  # the centre follows the weights, and they the centre
+_TINY = 1e-30
+_LEAST, _ENOUGH = 0.25, 0.75  # of the usual bend: no trust below, full trust above
+_FEW = 3  # changes seen of a client before its bend is judged
+
+
+def median_of(values: Float[Tensor, " n"], which: Bool[Tensor, " n"]) -> Float[Tensor, ""]:
+    """The (lower) median of the values marked; infinite if there are none."""
+    ordered = torch.where(which, values, torch.inf).sort().values
+    return row(ordered, (which.sum() - 1).clamp(min=0) // 2)
+
+
+def standing(
+    gram: Float[Tensor, "n n"], known: Bool[Tensor, " n"], crowding: float, approval: float
+) -> Float[Tensor, " n"]:
+    """Weights of the known clients, from the inner products of what they say; 0 for others.
+
+    What counts is where a client stands, seen from the middle of all: whom it stands with, and who
+    stands against it. *Crowding*: many who say the same have together hardly more weight than a
+    usual crowd. *Approval*: who is contradicted more than others loses weight.
+    """
+    scale = torch.where(known, gram.diagonal().clamp(min=_TINY).rsqrt(), 0)
+    alike = gram * scale[:, None] * scale
+    here = known.to(gram.dtype)
+    weights = here
+    for _ in range(_TURNS):
+        angles = _angles(alike, weights / weights.sum().clamp(min=_TINY), known)
+        weights = _weights(
+            angles.clamp(min=0) ** 2, angles.clamp(max=0) ** 2, known, crowding, approval
+        )
+    return weights
+
+
+def _angles(
+    alike: Float[Tensor, "n n"], centre: Float[Tensor, " n"], known: Bool[Tensor, " n"]
+) -> Float[Tensor, "n n"]:
+    """Cosines of the angles between known clients, seen from the centre with these weights."""
+    along = alike @ centre
+    seen = alike - along[:, None] - along + centre @ along
+    # Who stands in the middle, up to a hundredth, stands with nobody and against nobody.
+    scale = torch.where(known, seen.diagonal().clamp(min=1e-4).rsqrt(), 0)
+    return seen * scale[:, None] * scale
+
+
+def _weights(
+    agree: Tensor, oppose: Tensor, known: Tensor, crowding: float, approval: float
+) -> Float[Tensor, " n"]:
+    crowd = agree.sum(dim=1).clamp(min=1)  # everybody agrees with itself
+    weights = torch.where(known, (median_of(crowd, known) / crowd).clamp(max=1) ** crowding, 0)
+    # A crowd's word against others weighs no more than the crowd itself.
+    backing, blame = torch.maximum(agree @ weights, weights), oppose @ weights
+    share = backing / (backing + blame).clamp(min=_TINY)
+    share = (share / median_of(share, known).clamp(min=_TINY)).clamp(max=1)
+    return torch.where(known, weights * share**approval, 0)
+
+
+class Bends(NamedTuple):
+    """Of each client: how its loss bends along the model's way.
+
+    An upload changed by y while the model moved by s: the cosine between them says whether the
+    client's loss bends upwards. That of who is trained for does, on average; that of who sends the
+    reverse bends downwards, and noise knows nothing of the model.
+    """
+
+    mean: Float[Tensor, " n"]
+    variance: Float[Tensor, " n"]
+    count: Int[Tensor, " n"]
+
+
+def no_bends(num_clients: int, device: torch.device) -> Bends:
+    """Nothing has been seen yet."""
+    nothing = torch.zeros(num_clients, dtype=torch.float64, device=device)
+    return Bends(nothing, nothing.clone(), torch.zeros_like(nothing, dtype=torch.int64))
+
+
+def with_bend(
+    bends: Bends, client: Tensor, bend: Tensor, keep: Bool[Tensor, ""], memory: float
+) -> Bends:
+    """One more of a client's, in place; older ones fade by `memory`."""
+    count = row(bends.count, client)
+    rate = (1 / (count + 1).double()).clamp(min=1 - memory)
+    mean, variance = row(bends.mean, client), row(bends.variance, client)
+    away = bend - mean
+    set_row(bends.mean, client, mean + rate * away, keep)
+    set_row(bends.variance, client, (1 - rate) * (variance + rate * away**2), keep)
+    set_row(bends.count, client, count + 1, keep)
+    return bends
+
+
+def bending(bends: Bends, memory: float) -> Float[Tensor, " n"]:
+    """Weights from how the clients' losses bend, next to what is usual.
+
+    A client has the benefit of the doubt by one standard error. Where the usual loss does not bend
+    upwards, nobody can be told by this.
+    """
+    judged = bends.count >= _FEW
+    usual = median_of(bends.mean, judged)
+    numbers = bends.count.clamp(min=1, max=round((1 + memory) / max(1 - memory, 1e-3)))
+    error = (bends.variance / numbers).sqrt()
+    ratio = (bends.mean + error) / usual.clamp(min=_TINY)
+    weights = ((ratio - _LEAST) / (_ENOUGH - _LEAST)).clamp(min=0, max=1)
+    return torch.where(judged & (usual > 0) & (usual < torch.inf), weights, 1.0)

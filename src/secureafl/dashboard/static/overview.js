@@ -1,0 +1,259 @@
+// The page of a run, with other runs laid over its curves.
+import { address, byId, card, figure, make, say, table, whole } from "./dom.js";
+import { BLUE, Chart, GREEN, HEIGHT, VERMILLION, bars, colour, joined, lineStyle, marks, tone } from "./charts.js";
+import { MEANINGS } from "./look.js";
+import { Lanes } from "./lanes.js";
+import { Run, listen, rates } from "./store.js";
+import { showFacts, showHead } from "./head.js";
+
+const SCORE_NAMES = {
+  lipschitz: ["Lipschitz factors of uploads", "The filter suspects uploads above the line."],
+  distance: ["Distance of uploads", "From what the defence compares them with."],
+  entropy: ["Entropy of uploads", "Uploads above the line are refused."],
+  cosine: ["Cosine of uploads", "With what the defence compares them with."],
+  score: ["Score of uploads", "What the defence decides by."],
+  norm: ["Length of uploads", "This defence measures nothing itself."],
+};
+const LOGARITHMIC = new Set(["lipschitz", "distance", "norm"]);
+
+export class Overview {
+  constructor(view) {
+    const query = new URLSearchParams(location.search);
+    this.front = query.get("run");
+    this.with = query.getAll("with");
+    this.lanesFrom = Number(query.get("lanes") ?? 0) || 0;
+    this.runs = new Map();
+    this.charts = new Map();
+    this.scores = new Chart("Scores of uploads", {});
+    this.pace = new Chart("Updates per second", { floor: 0, height: 150 });
+    this.staleness = new Chart("Staleness of uploads", { floor: 0, xLabel: "staleness", height: 150 });
+    this.lanes = new Lanes((first) => this.turn(first));
+    this.list = make("div", { class: "runs" });
+    this.latest = make("div");
+    this.settings = make("div");
+    this.provenance = make("div");
+    this.small = make("div", { class: "stack" }, this.pace.root, this.staleness.root);
+    this.top = make("div", { class: "grid" });
+    this.below = make("div", { class: "grid" }, this.scores.root, this.small);
+    this.listCard = card("Runs", this.list);
+    this.listCard.hidden = true;
+    view.replaceChildren(
+      this.listCard,
+      this.top,
+      this.lanes.root,
+      this.below,
+      card("What the server did with the last uploads", this.latest),
+      folded("Settings", this.settings),
+      folded("Where the numbers come from", this.provenance),
+    );
+    this.connect();
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.lanes.repaint());
+  }
+
+  connect() {
+    this.connection?.close();
+    const query = new URLSearchParams();
+    if (this.front) query.append("run", this.front);
+    for (const name of this.with) query.append("with", name);
+    query.append("lanes", this.lanesFrom);
+    const handlers = { run: (message) => this.take(message), runs: (list) => this.showList(list) };
+    this.connection = listen(`api/stream?${query}`, handlers, (connected) => this.status(connected));
+  }
+
+  status(connected) {
+    say(byId("link"), connected ? "live" : "connection lost, trying again …");
+    byId("link").dataset.connected = connected;
+  }
+
+  turn(first) {
+    this.lanesFrom = Math.max(0, first);
+    this.remember();
+    this.connect();
+  }
+
+  remember() {
+    history.replaceState(null, "", address({ run: this.front, with: this.with, lanes: this.lanesFrom || null }));
+  }
+
+  take(message) {
+    const name = message.head.name;
+    if (!this.front) {
+      this.front = name;
+      this.remember(); // links from here lead to this run, whichever is the newest by then
+    }
+    if (!this.runs.has(name)) this.runs.set(name, new Run(name));
+    this.runs.get(name).take(message);
+    if (name === this.front) this.showFront(this.runs.get(name));
+    this.showCurves();
+  }
+
+  showFront(run) {
+    showHead(run.head);
+    showFacts(run.head);
+    say(byId("verdict"), run.verdict);
+    say(byId("grounds"), run.grounds);
+    this.showScores(run);
+    const [x, y] = rates(run.pace);
+    const line = { label: "updates/s", value: (_, v) => figure(v), style: () => ({ stroke: GREEN, width: 2, fill: `${GREEN}22` }) };
+    this.pace.show([line], [x, y], `Now ${figure(run.head.per_second)}.`);
+    if (!x.length) say(this.pace.empty, "The run folder does not tell yet.");
+    this.showStaleness(run.staleness);
+    this.lanes.show(run.lanes, run.head);
+    showLatest(this.latest, run);
+    showSettings(this.settings, run.settings);
+    showProvenance(this.provenance, run.provenance);
+  }
+
+  shown() {
+    return [this.front, ...this.with].map((name) => this.runs.get(name)).filter(Boolean);
+  }
+
+  showCurves() {
+    const runs = this.shown();
+    const metrics = [...new Set(runs.flatMap((run) => Object.keys(run.curves.metrics)))];
+    for (const metric of metrics) if (!this.charts.has(metric)) this.addCurve(metric);
+    for (const [metric, chart] of this.charts) {
+      const having = runs.map((run, i) => [run, i]).filter(([run]) => run.curves.metrics[metric]);
+      chart.root.hidden = !having.length;
+      if (!having.length) continue;
+      const series = having.map(([run, i]) => ({ label: runs.length > 1 ? run.name : metric.toUpperCase(), spanGaps: true, points: { size: 6 }, value: (_, v) => figure(v), style: () => lineStyle(i), shape: i }));
+      const last = having.map(([run]) => `${run.name} at ${figure(run.curves.metrics[metric].at(-1))}`);
+      chart.show(series, joined(having.map(([run]) => [run.curves.round, run.curves.metrics[metric]])), `Last: ${last.join(", ")}.`);
+    }
+  }
+
+  addCurve(metric) {
+    const chart = new Chart(`${metric.toUpperCase()} over rounds`, { floor: 0 });
+    const meaning = MEANINGS[metric];
+    chart.tell(meaning ? `${meaning[0].toUpperCase()}${meaning.slice(1)}.` : "");
+    this.charts.set(metric, chart);
+    this.top.append(chart.root);
+    // Two columns without a hole: a lone curve has the scores beside it, and the two small charts
+    // share a place, or have one each.
+    const lone = this.charts.size % 2 === 1;
+    if (lone) this.top.append(this.scores.root);
+    else this.below.prepend(this.scores.root);
+    this.small.classList.toggle("apart", lone);
+    this.scores.resize(lone ? HEIGHT : 2 * HEIGHT);
+  }
+
+  showScores({ scores, telling }) {
+    const [title, note] = SCORE_NAMES[telling.name] ?? ["Scores of uploads", ""];
+    say(this.scores.title, title);
+    this.scores.root.hidden = !telling.name;
+    const logarithmic = LOGARITHMIC.has(telling.name);
+    this.scores.logarithmic = logarithmic;
+    const usable = (value) => (value !== null && (!logarithmic || value > 0) ? value : null);
+    const chosen = (wanted) => scores.value.map((value, i) => (wanted(scores.kind[i]) ? usable(value) : null));
+    const told = (_, v, __, i) => (v === null || v === undefined || i === null ? "–" : `${figure(v)}, client ${scores.client[i]}`);
+    const [good, bad] = telling.planted ? ["honest", "malicious"] : ["accepted", "refused"];
+    const first = (kind) => (telling.planted ? kind < 2 : kind % 2 === 1);
+    const series = [
+      { label: good, paths: marks("circle"), value: told, style: () => ({ stroke: colour("accepted"), width: 1 }) },
+      { label: bad, paths: marks("cross"), value: told, style: () => ({ stroke: VERMILLION, width: 1.5 }) },
+    ];
+    const data = [scores.round, chosen(first), chosen((kind) => !first(kind))];
+    if (telling.bound) {
+      series.push({ label: telling.bound, spanGaps: true, value: (_, v) => figure(v), style: () => ({ stroke: colour("ink"), width: 2 }) });
+      data.push(scores.bound.map(usable));
+    }
+    this.scores.tell(`${note} ${telling.planted ? "Crosses are uploads of planted attackers." : "Crosses were refused."}`);
+    this.scores.show(series, data, `${note} ${whole(scores.round.length)} uploads are drawn.`);
+  }
+
+  showStaleness({ width, bars: counts }) {
+    const x = counts.map((_, i) => i * width);
+    this.staleness.barWidth = width; // the last bar needs room to its right
+    const label = "uploads";
+    const series = [{ label, paths: bars(), value: (_, v) => whole(v), style: () => ({ stroke: tone(BLUE), fill: `${tone(BLUE)}99`, width: 1 }) }];
+    const total = counts.reduce((sum, count) => sum + count, 0);
+    const mean = total ? counts.reduce((sum, count, i) => sum + count * (i + 0.5 * (width - 1) / width) * width, 0) / total : null;
+    this.staleness.show(series, total ? [x, counts] : [[]], `Mean ${figure(mean)} rounds.`);
+  }
+
+  showList(list) {
+    this.listCard.hidden = list.length < 2;
+    if (!list.length) say(byId("verdict"), "No run here yet. As soon as one begins, it is shown.");
+    if (this.waiting && list.length) this.connect(); // the first one has turned up
+    this.waiting = !list.length;
+    if (list.length < 2 || JSON.stringify(list) === this.listed) return;
+    this.listed = JSON.stringify(list);
+    const rows = list.map((one) => [
+      make("a", { href: address({ run: one.name, with: this.with.filter((name) => name !== one.name), client: null, lanes: null }), "aria-current": one.name === this.front ? "page" : null }, one.name),
+      this.overlay(one.name),
+      one.defense,
+      one.attack,
+      one.seed,
+      whole(one.rounds),
+      one.finished ? "finished" : "unfinished",
+    ]);
+    const headings = [["Run", ""], ["Lay over", ""], ["Defence", ""], ["Attack", ""], ["Seed", "n"], ["Round", "n"], ["State", ""]];
+    const focused = document.activeElement?.dataset?.run;
+    this.list.replaceChildren(table("Runs", headings, rows));
+    if (focused !== undefined) this.list.querySelector(`[data-run="${CSS.escape(focused)}"]`)?.focus();
+  }
+
+  overlay(name) {
+    const front = name === this.front;
+    const box = make("input", { type: "checkbox", "aria-label": `Lay ${name} over`, "data-run": name, onchange: () => this.lay(name, box.checked) });
+    box.checked = front || this.with.includes(name);
+    box.disabled = front;
+    return box;
+  }
+
+  lay(name, over) {
+    this.with = this.with.filter((other) => other !== name).concat(over ? [name] : []).slice(-6);
+    this.remember();
+    for (const box of this.list.querySelectorAll("input")) box.checked = box.disabled || this.with.includes(box.dataset.run);
+    this.showCurves();
+    this.connect();
+  }
+}
+
+function folded(title, content) {
+  return make("details", { class: "card" }, make("summary", {}, title), content);
+}
+
+export function outcome(upload) {
+  if (upload.accepted) return upload.stepped ? "accepted, the model moved" : "accepted, kept for a later step";
+  return upload.stepped ? "refused, the model moved without it" : "refused, the model stayed";
+}
+
+export function uploadsTable(label, uploads, clientOf = null) {
+  const headings = [["Round", "n"], ...(clientOf ? [["Client", "n"]] : []), ["What happened", ""], ["Why", ""], ["Staleness", "n"], ["Scores", ""]];
+  const rows = uploads.map((one) => [
+    whole(one.round),
+    ...(clientOf ? [clientOf(one)] : []),
+    make("span", { class: one.accepted ? "yes" : "no" }, outcome(one)),
+    one.reason || "–",
+    whole(one.staleness),
+    Object.entries(one.scores).map(([name, value]) => `${name} ${figure(value)}`).join(", ") || "–",
+  ]);
+  return table(label, headings, rows);
+}
+
+function showLatest(place, run) {
+  if (place.contains(document.activeElement)) return; // do not take the focus from a reader
+  const link = (one) => make("a", { href: address({ client: one.client }) }, String(one.client));
+  place.replaceChildren(run.latest.length ? uploadsTable("Last uploads", run.latest.slice(0, 12), link) : make("p", { class: "note" }, "No upload yet."));
+}
+
+function showSettings(place, settings) {
+  const text = JSON.stringify(settings);
+  if (place.dataset.shown === text) return;
+  place.dataset.shown = text;
+  const items = Object.entries(settings).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value)));
+  place.replaceChildren(items.length ? make("dl", { class: "settings" }, ...items) : make("p", { class: "note" }, "The run folder does not tell."));
+}
+
+function showProvenance(place, { facts, sessions }) {
+  const text = JSON.stringify([facts, sessions]);
+  if (place.dataset.shown === text) return;
+  place.dataset.shown = text;
+  const keys = [...new Set(sessions.flatMap(Object.keys))];
+  const rows = keys.map((key) => [key, ...sessions.map((one) => one[key] ?? "–")]);
+  place.replaceChildren(
+    table("Origin", [["What", ""], ["", ""]], Object.entries(facts)),
+    table("Sessions", [["Session", ""], ...sessions.map((_, i) => [String(i + 1), ""])], rows),
+  );
+}

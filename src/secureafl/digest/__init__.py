@@ -1,0 +1,1 @@
+"""What a run folder tells, followed while it grows and kept small however long it gets."""

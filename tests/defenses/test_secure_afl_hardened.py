@@ -1,0 +1,171 @@
+import numpy as np
+import pytest
+import torch
+from defending import DIM, SideBySide, streams
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import secure_afl_hardened as oracle
+
+from secureafl.core.errors import ConfigError
+from secureafl.core.server import Server, Upload
+from secureafl.core.trust import bending, no_bends, standing, with_bend
+from secureafl.defenses import SecureAflHardened
+
+DEFAULTS = {
+    "clip_norm": 50.0,
+    "shorten": True,
+    "word_memory": 0.5,
+    "record_memory": 0.95,
+    "crowding": 4.0,
+    "approval": 4.0,
+    "bending": True,
+}
+
+
+def side_by_side(num_clients=7, **given):
+    values = (DEFAULTS | given).values()
+    server = oracle.HardenedServer(num_clients, *values)
+    both = SideBySide(SecureAflHardened(*values), num_clients, server)
+    both.tolerance = 1e-8  # small differences of directions, raised to powers
+    return both
+
+
+def test_the_oracle_is_given_the_defaults():
+    assert SecureAflHardened(*DEFAULTS.values()) == SecureAflHardened()
+
+
+@given(
+    stream=streams(7, min_size=20, max_size=60),
+    changed=st.fixed_dictionaries(
+        {},
+        optional={
+            "clip_norm": st.just(0.3),
+            "shorten": st.just(False),
+            "word_memory": st.just(0.0),
+            "record_memory": st.sampled_from([0.0, 0.5]),
+            "crowding": st.sampled_from([0.0, 1.0]),
+            "approval": st.sampled_from([0.0, 1.0]),
+            "bending": st.just(False),
+        },
+    ),
+)
+@settings(max_examples=settings().max_examples // 4)
+def test_streams_agree_with_the_oracle(stream, changed):
+    side_by_side(7, **changed).play(stream)
+
+
+def clients_of_kinds(kinds, each, noise, rng, dim=200):
+    """Honest clients: a few of every kind, and what they share besides."""
+    centres = rng.normal(size=(kinds, dim))
+    rows = np.repeat(centres, each, axis=0)
+    return rows + noise * rng.normal(size=rows.shape)
+
+
+def weights_of(rows, crowding=4.0, approval=4.0):
+    rows = torch.from_numpy(rows)
+    return standing(rows @ rows.T, torch.ones(len(rows), dtype=torch.bool), crowding, approval)
+
+
+@pytest.mark.parametrize("liars", [10, 26])
+def test_a_crowd_of_liars_counts_hardly_more_than_a_usual_crowd(liars):
+    rng = np.random.default_rng(0)
+    honest = clients_of_kinds(8, 5, 0.3, rng)
+    lie = rng.normal(size=honest.shape[1])
+    rows = np.concatenate([honest, lie + 0.1 * rng.normal(size=(liars, len(lie)))])
+    weights = weights_of(rows).numpy()
+    assert weights[40:].sum() < 0.1 * weights.sum()
+    assert weights[:40].min() > 0.5
+
+
+def test_the_crowd_that_is_the_majority_keeps_its_weight():
+    rng = np.random.default_rng(1)
+    common = rng.normal(size=200)
+    honest = common + 0.5 * rng.normal(size=(30, 200))
+    liars = -common + 0.1 * rng.normal(size=(20, 200))
+    weights = weights_of(np.concatenate([honest, liars])).numpy()
+    assert weights[30:].sum() < 0.1 * weights.sum()
+    assert np.median(weights[:30]) > 0.9
+
+
+def test_who_is_contradicted_by_its_kind_loses_weight():
+    rng = np.random.default_rng(2)
+    rows = clients_of_kinds(8, 5, 0.2, rng)
+    rows[::5] *= -1  # one of each kind says the reverse
+    weights = weights_of(rows).numpy().reshape(8, 5)
+    assert weights[:, 0].max() < 0.3 * weights[:, 1:].min()
+
+
+def test_alike_clients_weigh_the_same():
+    rng = np.random.default_rng(3)
+    rows = clients_of_kinds(10, 5, 0.0, rng)
+    weights = weights_of(rows).numpy()
+    assert weights.min() > 0.6
+    assert weights.max() == 1
+
+
+def test_a_loss_that_bends_downwards_is_not_trusted_and_noise_neither():
+    bends, rng = no_bends(9, torch.device("cpu")), np.random.default_rng(4)
+    usual = np.array([0.3] * 6 + [-0.2, 0.0, 0.25])
+    for client, mean in enumerate(usual):
+        for value in mean + 0.05 * rng.normal(size=30):
+            args = torch.tensor(client), torch.tensor(value, dtype=torch.float64)
+            bends = with_bend(bends, *args, torch.tensor(True), 0.95)
+    weights = bending(bends, 0.95)
+    assert weights[:6].min() > 0.9
+    assert weights[6:8].tolist() == [0, 0]
+    assert weights[8] > 0.9
+
+
+def test_nobody_is_judged_by_bends_that_are_usual_downwards():
+    bends = no_bends(5, torch.device("cpu"))
+    for client in [0, 1, 2, 3, 4] * 4:
+        bend = torch.tensor(-0.3 if client else 0.5, dtype=torch.float64)
+        bends = with_bend(bends, torch.tensor(client), bend, torch.tensor(True), 0.9)
+    assert bending(bends, 0.9).tolist() == [1] * 5
+
+
+def trained_away(defense, lie, rounds=300):
+    """How far from the honest optimum the model ends; two fifths of the clients lie."""
+    rng = np.random.default_rng(5)
+    centres = np.repeat(rng.normal(size=(4, 30)), 5, axis=0)  # of 20 clients of four kinds
+    liars = np.arange(20) % 5 < 2
+    honest = centres[~liars].mean(axis=0)
+    server = Server(defense, 20, 0.05)
+    state = server.start(torch.zeros(30, dtype=torch.float64))
+    for now in range(rounds):
+        client, weights = int(rng.integers(20)), state.weights.numpy()
+        gradient = weights - centres[client] + 0.3 * rng.normal(size=30)
+        if liars[client]:
+            gradient = lie(gradient, weights - honest, rng)
+        state.ledger.lend(now, state.weights)
+        _, state = server.receive(state, Upload(client, now, torch.from_numpy(gradient)))
+    return float(np.linalg.norm(state.weights.numpy() - honest))
+
+
+LIES = {
+    "sign flip": lambda own, mean, rng: -1.7 * own,
+    "noise": lambda own, mean, rng: 100 * rng.normal(size=30),
+    "one lie for all": lambda own, mean, rng: -3 * np.ones(30),
+    "the mean turned": lambda own, mean, rng: -5 * mean,
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_two_fifths_of_liars_do_not_steer_the_model(lie):
+    trusting = SecureAflHardened(shorten=False, crowding=0.0, approval=0.0, bending=False)
+    assert not trained_away(trusting, lie) < 2 * trained_away(SecureAflHardened(), lie)
+
+
+def test_the_first_steps_are_short():
+    both = side_by_side(30)
+    first = both.arrive(0, 0, np.full(DIM, 1e6))
+    assert float(first.direction.norm()) == pytest.approx(50 / 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("clip_norm", 0), ("word_memory", 1.0), ("record_memory", -0.1), ("crowding", -1.0)],
+)
+def test_settings_out_of_range_are_refused(name, value):
+    with pytest.raises(ConfigError, match=name):
+        SecureAflHardened(**{name: value})

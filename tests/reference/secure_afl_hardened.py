@@ -1,0 +1,117 @@
+"""The hardened SecureAFL with lists and loops, client by client."""
+
+import math
+
+import numpy as np
+from reference.arrivals import Outcome, at_most
+
+
+def lower_median(values):
+    """The middle one, the smaller of two."""
+    return sorted(values)[(len(values) - 1) // 2]
+
+
+def cosines_from(centre, records):
+    """Between directions (unit vectors), seen from a centre."""
+    moved = [record - centre for record in records]
+    lengths = [max(np.linalg.norm(vector), 1e-2) for vector in moved]
+    return [
+        [a @ b / (la * lb) for b, lb in zip(moved, lengths, strict=True)]
+        for a, la in zip(moved, lengths, strict=True)
+    ]
+
+
+def standing(records, crowding, approval):
+    """Weights of clients, from what each said over a longer time."""
+    count = len(records)
+    units = [r / np.linalg.norm(r) if np.linalg.norm(r) > 1e-15 else 0 * r for r in records]
+    weights = [1.0] * count
+    for _ in range(3):
+        centre = sum(w * u for w, u in zip(weights, units, strict=True)) / (sum(weights) or 1)
+        cosines = cosines_from(centre, units)
+        crowds = [max(1.0, sum(c**2 for c in row if c > 0)) for row in cosines]
+        usual = lower_median(crowds)
+        capped = [min(1.0, usual / crowd) ** crowding for crowd in crowds]
+        shares = []
+        for k, row in enumerate(cosines):
+            backing = sum(w * c**2 for w, c in zip(capped, row, strict=True) if c > 0)
+            blame = sum(w * c**2 for w, c in zip(capped, row, strict=True) if c < 0)
+            backing = max(backing, capped[k])
+            shares.append(backing / (backing + blame))
+        usual = lower_median(shares)
+        weights = [
+            cap * min(1.0, share / usual) ** approval
+            for cap, share in zip(capped, shares, strict=True)
+        ]
+    return weights
+
+
+def bending(seen, memory):
+    """Weights from the cosines between model moves and upload changes, newest last."""
+    usual = [c["mean"] for c in seen if c["count"] >= 3]
+    usual = lower_median(usual) if usual else math.inf
+    weights = []
+    for client in seen:
+        if client["count"] < 3 or not 0 < usual < math.inf:
+            weights.append(1.0)
+            continue
+        number = min(client["count"], round((1 + memory) / (1 - memory)))
+        error = math.sqrt(client["variance"] / number)
+        ratio = (client["mean"] + error) / usual
+        weights.append(min(max((ratio - 0.25) / 0.5, 0.0), 1.0))
+    return weights
+
+
+class HardenedServer:
+    """What every client said, in dictionaries."""
+
+    def __init__(self, n, clip_norm, shorten, word_memory, record_memory, crowding, approval, bend):
+        self.n, self.clip_norm, self.shorten = n, clip_norm, shorten
+        self.word_memory, self.record_memory = word_memory, record_memory
+        self.crowding, self.approval, self.bend = crowding, approval, bend
+        self.sent, self.lengths, self.word, self.record, self.bends = {}, {}, {}, {}, {}
+
+    def receive(self, seen):
+        self._note_bend(seen)
+        self._remember(seen)
+        clients = sorted(self.word)
+        weights = standing([self.record[k] for k in clients], self.crowding, self.approval)
+        if self.bend:
+            bends = bending([self.bends[k] for k in clients], self.record_memory)
+            weights = [w * b for w, b in zip(weights, bends, strict=True)]
+        mine = weights[clients.index(seen.client)]
+        total = sum(weights)
+        direction = np.zeros_like(seen.weights)
+        for weight, k in zip(weights, clients, strict=True):
+            direction += weight / max(total, 1e-30) * self.word[k]
+        direction *= min(1, len(clients) / min(10, self.n))
+        accepted = at_most(0.5, mine, seen)
+        return Outcome(accepted, total > 0, direction, {"weight": mine})
+
+    def _note_bend(self, seen):
+        mine = self.bends.setdefault(seen.client, {"mean": 0.0, "variance": 0.0, "count": 0})
+        if seen.client not in self.sent:
+            return
+        gradient, base = self.sent[seen.client]
+        move, change = seen.base - base, seen.gradient - gradient
+        lengths = np.linalg.norm(move) * np.linalg.norm(change)
+        if lengths == 0:
+            return
+        rate = max(1 / (mine["count"] + 1), 1 - self.record_memory)
+        away = move @ change / lengths - mine["mean"]
+        mine["mean"] += rate * away
+        mine["variance"] = (1 - rate) * (mine["variance"] + rate * away**2)
+        mine["count"] += 1
+
+    def _remember(self, seen):
+        k, gradient = seen.client, seen.gradient
+        length = np.linalg.norm(gradient)
+        if k not in self.sent:
+            length = min(length, self.clip_norm)
+        self.sent[k], self.lengths[k] = (gradient, seen.base), length
+        if self.shorten:
+            length = min(length, lower_median(list(self.lengths.values())))
+        whole = np.linalg.norm(gradient)
+        upload = gradient * (length / whole) if whole > length else gradient
+        for kind, memory in ((self.word, self.word_memory), (self.record, self.record_memory)):
+            kind[k] = memory * kind[k] + (1 - memory) * upload if k in kind else upload
