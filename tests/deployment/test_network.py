@@ -35,7 +35,7 @@ def arrivals(run):
     return [event for event in read_events(run) if isinstance(event, ArrivalEvent)]
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_a_real_run_and_its_replay_in_the_simulator_give_the_same_bits(tmp_path):
     with Network(tmp_path, rounds=4) as net:
         make_key(tmp_path / "stranger")
