@@ -90,7 +90,7 @@ def test_naming_another_kind_drops_the_old_ones_settings():
             "scaling",
         ),
         ({"kind": "scaling@stealth", "factor": 3.0}, Scaling(factor=3.0), "scaling"),
-        ({"kind": "scaling@stealth", "factor": 25.0}, Scaling(), "scaling"),
+        ({"kind": "scaling@stealth", "factor": 35.0}, Scaling(), "scaling"),
         ("label_flip@stealth", LabelFlip(), "label_flip"),
         ("simulation.spies:SpyOwn@stealth", SpyOwn(share=0.01), "spies@stealth"),
     ],

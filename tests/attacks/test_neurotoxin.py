@@ -36,7 +36,7 @@ def test_neurotoxin_equals_its_oracle(share, dtype, seed):
 
 @given(seed=st.integers(0, 2**32 - 1), share=st.floats(0, 0.99))
 def test_upload_is_zero_where_masked_and_the_gradient_elsewhere(seed, share):
-    attack, rng = Neurotoxin(masked_share=share), np.random.default_rng(seed)
+    attack, rng = Neurotoxin(masked_share=share, factor=1.0), np.random.default_rng(seed)
     state = attack.init(scene(size=SIZE))
     first, gradient, base = torch.from_numpy(rng.normal(size=(3, SIZE)))
     _, state = attack.poison_update(state, arrival(gradient, first), view())
@@ -50,14 +50,14 @@ def test_upload_is_zero_where_masked_and_the_gradient_elsewhere(seed, share):
 
 
 def test_first_contact_masks_by_the_own_gradient():
-    attack = Neurotoxin(masked_share=0.25)
+    attack = Neurotoxin(masked_share=0.25, factor=1.0)
     gradient = torch.arange(-4.0, 8.0)
     update, _ = attack.poison_update(attack.init(scene()), arrival(gradient), view())
     assert torch.equal(update, torch.where(gradient > 4, 0, gradient))
 
 
 def test_model_that_did_not_move_tells_nothing():
-    attack = Neurotoxin(masked_share=0.25)
+    attack = Neurotoxin(masked_share=0.25, factor=1.0)
     trained = arrival(torch.arange(-4.0, 8.0), torch.ones(12))
     first, state = attack.poison_update(attack.init(scene()), trained, view())
     second, _ = attack.poison_update(state, trained, view())

@@ -2,6 +2,9 @@ import json
 import tomllib
 
 import pytest
+from typer.testing import CliRunner
+
+from secureafl.cli.app import app
 
 
 def test_run_leaves_a_whole_folder_and_prints_a_table(cli):
@@ -97,10 +100,10 @@ def test_report_of_a_folder_of_runs_is_one_page(cli):
         ("arrivals", "event_driven"),
     ],
 )
-def test_list_names_what_there_is(cli, what, name):
-    done = cli("list", what)
-    assert done.returncode == 0
-    assert name in done.stdout
+def test_list_names_what_there_is(what, name):
+    done = CliRunner().invoke(app, ["list", what])  # in this process: that is much faster
+    assert done.exit_code == 0
+    assert name in done.output
 
 
 def test_verbose_list_tells_needs_settings_and_citation(cli):

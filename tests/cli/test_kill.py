@@ -18,7 +18,7 @@ def _wait_for_growth(path, process):
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("number", [3, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_kills_at_random_moments_change_nothing(cli, number):
     words = ("tiny.toml", *SETTINGS, "--quiet", "--checkpoint-seconds", 0.05)
     assert cli("run", *words, "--out", "whole").returncode == 0

@@ -11,7 +11,9 @@ Here the step is a mean, and trust decides the weights (`core.trust`):
 - the loss of an honest client bends upwards along the way the model goes. The published filter
   asks how much an upload changed for the model's move; this asks in which direction.
 
-No trusted data, no number of attackers to guess. What was tried and measured: docs/robustness.md.
+No trusted data, no number of attackers to guess.
+
+The SecureAFL project, "Standing where the published rule falls", docs/robustness.md, 2026.
 """
 
 from __future__ import annotations
