@@ -1,10 +1,15 @@
 """The command as a user starts it: a process of its own."""
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
+
+from secureafl.cli.app import main
 
 TESTS = Path(__file__).parent
 
@@ -50,12 +55,33 @@ class Cli:
             out, err = process.communicate(timeout=120)
         return subprocess.CompletedProcess(words, process.returncode, out, err)
 
-    def refused(self, *words: object) -> str:
-        """Run a command that must fail, and return its one line of explanation."""
-        done = self(*words)
-        assert done.returncode != 0, done.stdout
-        assert "Traceback" not in done.stderr
-        lines = done.stderr.strip().splitlines()
-        assert len(lines) == 1, done.stderr
+    def _run_here(self, *words: str) -> tuple[object, str, str]:
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            contextlib.chdir(self.folder),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            mock.patch("sys.argv", ["secureafl", *words]),
+            mock.patch.dict(os.environ, {"COLUMNS": "200"}),
+        ):
+            try:
+                main()
+            except SystemExit as ended:
+                return ended.code, out.getvalue(), err.getvalue()
+        return 0, out.getvalue(), err.getvalue()
+
+    def refused(self, *words: object, apart: bool = False) -> str:
+        """Run a command that must fail, and return its one line of explanation.
+
+        In this process, unless it is to run apart: starting one, with torch, takes seconds.
+        """
+        if apart:
+            done = self(*words)
+            code, out, err = done.returncode, done.stdout, done.stderr
+        else:
+            code, out, err = self._run_here(*map(str, words))
+        assert code != 0, out
+        lines = err.strip().splitlines()
+        assert len(lines) == 1, err
         assert lines[0].startswith("error: ")
         return lines[0]

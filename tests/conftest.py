@@ -14,7 +14,7 @@ torch.set_num_threads(1)  # two test processes share few cores
 
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile(
-    "suite", max_examples=40, deadline=None, derandomize=True, suppress_health_check=_SLOW
+    "suite", max_examples=30, deadline=None, derandomize=True, suppress_health_check=_SLOW
 )
 settings.register_profile(
     "thorough",

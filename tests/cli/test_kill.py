@@ -20,7 +20,8 @@ def _wait_for_growth(path, process):
 
 @pytest.mark.parametrize("number", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_kills_at_random_moments_change_nothing(cli, number):
-    words = ("tiny.toml", *SETTINGS, "--quiet", "--checkpoint-seconds", 0.05)
+    rounds = 1500 if number < 10 else 4000
+    words = ("tiny.toml", *SETTINGS, "--quiet", "--checkpoint-seconds", 0.05, "--rounds", rounds)
     assert cli("run", *words, "--out", "whole").returncode == 0
     rng = random.Random(7)
     kills, command = 0, ("run", *words, "--out", "killed")
@@ -96,7 +97,7 @@ def test_damaged_checkpoint_is_refused_and_nothing_lost(cli, stopped, damage):
     checkpoint = stopped / "checkpoint.safetensors"
     checkpoint.write_bytes(damage(checkpoint.read_bytes()))
     before = {path.name: path.read_bytes() for path in stopped.iterdir()}
-    assert "damaged checkpoint" in cli.refused("resume", "out")
+    assert "damaged checkpoint" in cli.refused("resume", "out", apart=True)
     assert {path.name: path.read_bytes() for path in stopped.iterdir()} == before
 
 
@@ -111,14 +112,14 @@ def test_checkpoint_of_another_experiment_is_refused(cli, stopped):
     shutil.copy(stopped / "experiment.toml", cli.folder / "other.toml")
     text = (stopped / "experiment.toml").read_text()
     (stopped / "experiment.toml").write_text(text.replace('kind = "lbfgs"', 'kind = "last_update"'))
-    assert "error: " in cli.refused("resume", "out")
+    assert "error: " in cli.refused("resume", "out", apart=True)
 
 
 def test_two_processes_cannot_write_one_run(cli):
     process = cli.start("run", "tiny.toml", *SETTINGS, "--checkpoint-seconds", 0.05, "--out", "out")
     try:
         _wait_for_growth(cli.folder / "out" / "events.jsonl", process)
-        assert "another process is writing this run" in cli.refused("resume", "out")
+        assert "another process is writing this run" in cli.refused("resume", "out", apart=True)
     finally:
         process.kill()
         process.communicate()
@@ -127,4 +128,4 @@ def test_two_processes_cannot_write_one_run(cli):
 def test_other_data_than_at_the_start_is_refused(cli, stopped):
     text = (stopped / "experiment.toml").read_text()
     (stopped / "experiment.toml").write_text(text.replace("train = 90", "train = 96"))
-    assert "was begun on other data" in cli.refused("resume", "out")
+    assert "was begun on other data" in cli.refused("resume", "out", apart=True)

@@ -81,11 +81,12 @@ def _gone(folder):
 @pytest.mark.parametrize(
     "number",
     [
-        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+        signal.SIGINT,
         signal.SIGTERM,
-        pytest.param(signal.SIGKILL, marks=pytest.mark.slow),
+        signal.SIGKILL,
     ],
 )
+@pytest.mark.slow
 def test_stopped_comparison_goes_on_and_ends_with_the_same_bits(cli, number):
     process = cli.start(*LONG, *SETTINGS)
     _wait_for_checkpoints(cli, process)
