@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from secureafl.core.trust import median_of, standing
-from secureafl.core.vectors import exact_norm
+from secureafl.core.trust import lower_median, standing
+from secureafl.kernels.rows import directions
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -62,10 +62,10 @@ def blended(
     known, malicious = kept.sent.known, seen.trained.malicious
     honest = known & ~malicious
     colluders = _after(colluders, kept, honest, gradient, seen.member)
-    back = -_unit(colluders.honest)
-    share = strength * _best_share(defense, kept, colluders, malicious, back)
-    length = median_of(kept.lengths, known).to(gradient.dtype)
-    lie = length * ((1 - share**2) ** 0.5 * _unit(gradient) + share * back)
+    own, honestly = directions(torch.stack([gradient, colluders.honest]))
+    share = strength * _best_share(defense, kept, colluders, malicious, -honestly)
+    length = lower_median(kept.lengths, known).to(gradient.dtype)
+    lie = length * ((1 - share**2) ** 0.5 * own - share * honestly)
     return torch.where(honest.any(), lie, gradient), colluders
 
 
@@ -88,7 +88,7 @@ def _best_share(
     told[malicious] = colluders.told
     known = kept.sent.known | told
     lying = told.nonzero()[:, 0]
-    parts = torch.cat([_unit(colluders.own[colluders.told]), back[None]])
+    parts = torch.cat([directions(colluders.own[colluders.told]), back[None]])
     across, among = (parts @ kept.record.T).double(), (parts @ parts.T).double()
     gains = []
     for share in _LIES:
@@ -106,8 +106,3 @@ def _mix(number: int, share: float, like: Tensor) -> Float[Tensor, "number parts
     """Each liar's upload in terms of the colluders' own gradients and the lie."""
     own = (1 - share**2) ** 0.5 * torch.eye(number, dtype=like.dtype, device=like.device)
     return torch.cat([own, torch.full_like(own[:, :1], share)], dim=1)
-
-
-def _unit(vectors: Tensor) -> Tensor:
-    lengths = exact_norm(vectors).clamp(min=1e-30)
-    return (vectors / lengths[..., None]).to(vectors.dtype)

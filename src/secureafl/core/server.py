@@ -14,6 +14,7 @@ from secureafl.core.errors import ConfigError
 from secureafl.core.ledger import Ledger
 from secureafl.core.members import forget
 from secureafl.core.traits import has_trait
+from secureafl.core.trees import name_tensors
 from secureafl.core.types import Arrival, Decision, ServerView
 from secureafl.core.vectors import choose, norm
 
@@ -47,6 +48,12 @@ class ServerState(NamedTuple):
     weights: Float[Tensor, " d"]  # w^t
     defense: Any
     ledger: Ledger
+
+
+def name_state(state: ServerState) -> dict[str, Tensor]:
+    """The tensors in a state, by the names they have in a checkpoint."""
+    lent = {f"ledger.{version}": model for version, model in state.ledger.models().items()}
+    return {"weights": state.weights, **name_tensors(state.defense, "defense"), **lent}
 
 
 class Server(NamedTuple):

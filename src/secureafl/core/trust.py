@@ -23,8 +23,8 @@ _LEAST, _ENOUGH = 0.25, 0.75  # of the usual bend: no trust below, full trust ab
 _FEW = 3  # changes seen of a client before its bend is judged
 
 
-def median_of(values: Float[Tensor, " n"], which: Bool[Tensor, " n"]) -> Float[Tensor, ""]:
-    """The (lower) median of the values marked; infinite if there are none."""
+def lower_median(values: Float[Tensor, " n"], which: Bool[Tensor, " n"]) -> Float[Tensor, ""]:
+    """Of the values marked, the middle one, the smaller of two; infinite if there are none."""
     ordered = torch.where(which, values, torch.inf).sort().values
     return row(ordered, (which.sum() - 1).clamp(min=0) // 2)
 
@@ -40,8 +40,7 @@ def standing(
     """
     scale = torch.where(known, gram.diagonal().clamp(min=_TINY).rsqrt(), 0)
     alike = gram * scale[:, None] * scale
-    here = known.to(gram.dtype)
-    weights = here
+    weights = known.to(gram.dtype)
     for _ in range(_TURNS):
         angles = _angles(alike, weights / weights.sum().clamp(min=_TINY), known)
         weights = _weights(
@@ -65,11 +64,11 @@ def _weights(
     agree: Tensor, oppose: Tensor, known: Tensor, crowding: float, approval: float
 ) -> Float[Tensor, " n"]:
     crowd = agree.sum(dim=1).clamp(min=1)  # everybody agrees with itself
-    weights = torch.where(known, (median_of(crowd, known) / crowd).clamp(max=1) ** crowding, 0)
+    weights = torch.where(known, (lower_median(crowd, known) / crowd).clamp(max=1) ** crowding, 0)
     # A crowd's word against others weighs no more than the crowd itself.
     backing, blame = torch.maximum(agree @ weights, weights), oppose @ weights
     share = backing / (backing + blame).clamp(min=_TINY)
-    share = (share / median_of(share, known).clamp(min=_TINY)).clamp(max=1)
+    share = (share / lower_median(share, known).clamp(min=_TINY)).clamp(max=1)
     return torch.where(known, weights * share**approval, 0)
 
 
@@ -113,7 +112,7 @@ def bending(bends: Bends, memory: float) -> Float[Tensor, " n"]:
     upwards, nobody can be told by this.
     """
     judged = bends.count >= _FEW
-    usual = median_of(bends.mean, judged)
+    usual = lower_median(bends.mean, judged)
     numbers = bends.count.clamp(min=1, max=round((1 + memory) / max(1 - memory, 1e-3)))
     error = (bends.variance / numbers).sqrt()
     ratio = (bends.mean + error) / usual.clamp(min=_TINY)

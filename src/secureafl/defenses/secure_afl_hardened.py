@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from secureafl.core.errors import require
-from secureafl.core.trust import Bends, bending, median_of, no_bends, standing, with_bend
+from secureafl.core.trust import Bends, bending, lower_median, no_bends, standing, with_bend
 from secureafl.core.types import Decision
 from secureafl.core.uploads import Uploads, no_uploads, with_upload, without_uploads
-from secureafl.core.vectors import clipped, exact_norm, row, set_row
+from secureafl.core.vectors import exactly_scaled, row, set_row
+from secureafl.kernels.rows import clip_factors
 from secureafl.kernels.step import moves_since
 
 if TYPE_CHECKING:
@@ -85,8 +86,8 @@ class SecureAflHardened:
         )
 
     def step(self, state, arrival, server):
-        heard, bends = self._heard(state, arrival)
-        state = self._remember(state, arrival, heard)._replace(bends=bends)
+        heard, length, bends = self._heard(state, arrival)
+        state = self._remember(state, arrival, heard, length)._replace(bends=bends)
         known = state.sent.known
         weights = standing(state.gram, known, self.crowding, self.approval)
         if self.bending:
@@ -108,23 +109,24 @@ class SecureAflHardened:
         # The others' products with it stay until its next upload; nobody looks at them.
         return state._replace(sent=without_uploads(state.sent, client))
 
-    def _heard(self, state: State, arrival: Arrival) -> tuple[Tensor, Bends]:
-        """Whether the client was heard before, and how its loss bent since."""
+    def _heard(self, state: State, arrival: Arrival) -> tuple[Tensor, Tensor, Bends]:
+        """Whether the client was heard before, the upload's length, and how losses bend now."""
         gradient, base, known = (row(kind, arrival.client) for kind in state.sent)
-        step_step, step_change, change_change, _ = moves_since(gradient, base, arrival)
+        step_step, step_change, change_change, squared = moves_since(gradient, base, arrival)
         lengths = (step_step * change_change).sqrt()
         moved = known & (lengths > 0) & (lengths < torch.inf)
         bend = step_change / torch.where(moved, lengths, 1)
-        return known, with_bend(state.bends, arrival.client, bend, moved, self.record_memory)
+        bends = with_bend(state.bends, arrival.client, bend, moved, self.record_memory)
+        return known, squared.sqrt(), bends
 
-    def _remember(self, state: State, arrival: Arrival, heard: Tensor) -> State:
+    def _remember(self, state: State, arrival: Arrival, heard: Tensor, length: Tensor) -> State:
         client, sent = arrival.client, with_upload(state.sent, arrival)
-        length = exact_norm(arrival.gradient)
-        length = torch.where(heard, length, length.clamp(max=self.clip_norm))
+        most = torch.where(heard, length, length.clamp(max=self.clip_norm))
         yes = torch.ones_like(heard)
-        set_row(state.lengths, client, length, yes)
-        usual = median_of(state.lengths, sent.known) if self.shorten else length
-        upload = clipped(arrival.gradient, torch.minimum(length, usual))
+        set_row(state.lengths, client, most, yes)
+        if self.shorten:
+            most = torch.minimum(most, lower_median(state.lengths, sent.known))
+        upload = exactly_scaled(arrival.gradient, clip_factors(length, most))
         for kind, memory in ((state.word, self.word_memory), (state.record, self.record_memory)):
             kept = memory * heard.to(upload.dtype)
             set_row(kind, client, torch.lerp(upload, row(kind, client), kept), yes)

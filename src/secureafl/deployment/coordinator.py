@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,8 +19,7 @@ from secureafl.core.errors import ConfigError, RunError
 from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event, ForgottenEvent
 from secureafl.core.ledger import Ledger
 from secureafl.core.members import Ageing
-from secureafl.core.server import Server, ServerState, Upload
-from secureafl.core.traits import has_trait
+from secureafl.core.server import Server, ServerState, Upload, name_state
 from secureafl.core.trees import name_tensors, rebuild
 from secureafl.core.vectors import flatten, layout
 from secureafl.deployment.journal import Entry, Journal
@@ -45,7 +43,7 @@ from secureafl.simulation.simulator import (
     finite_figures,
     seeded_model,
 )
-from secureafl.simulation.trusted import draw_trusted
+from secureafl.simulation.trusted import trusted_for
 
 _SMALL_JOURNAL = 16 * 2**20  # bytes that are read and applied again in no time
 
@@ -72,11 +70,10 @@ class Coordinator:
         self._malicious: set[int] = set()
 
     def _make_server(self) -> Server:
-        made, trusted = self.experiment, None
+        made = self.experiment
         if made.weights == "samples":
             raise ConfigError("weights = 'samples': only clients could say how many they hold")
-        if has_trait(made.defense, "needs_trusted"):
-            trusted = draw_trusted(self._test, made.trusted_samples, made.seed)
+        trusted = trusted_for(made, self._test)
         return Server(made.defense, made.clients, made.training.server_rate, trusted)
 
     @property
@@ -229,12 +226,8 @@ class Coordinator:
 
     def save(self) -> None:
         """A checkpoint, and a journal that begins with it."""
-        named: dict[str, Any] = {
-            "weights": self.weights,
-            **name_tensors(self._state.defense, "defense"),
-            **{f"ledger.{v}": w for v, w in self._state.ledger.models().items()},
-        }
-        arrays = {name: tensor.detach().cpu().numpy() for name, tensor in named.items()}
+        named = name_state(self._state).items()
+        arrays = {name: tensor.detach().cpu().numpy() for name, tensor in named}
         self.folder.save_checkpoint(arrays, self.round, self._seconds())
         self._journal.close()
         self._journal = Journal(self.folder.path, self.round)

@@ -19,9 +19,9 @@ from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event, Forgotte
 from secureafl.core.members import Ageing
 from secureafl.core.protocols import Backdoor
 from secureafl.core.random import numpy_generator, torch_generator
-from secureafl.core.server import NORM, Server, ServerState, Upload, objection_to_length
+from secureafl.core.server import NORM, Server, ServerState, Upload, name_state, objection_to_length
 from secureafl.core.traits import has_trait
-from secureafl.core.trees import name_tensors, rebuild
+from secureafl.core.trees import rebuild
 from secureafl.core.types import Arrival, Data
 from secureafl.core.vectors import flatten
 from secureafl.kernels.choice import use_kernels
@@ -30,7 +30,7 @@ from secureafl.simulation.batches import ROWS, draw_batches, pack_jobs
 from secureafl.simulation.clients import Clients, on_device
 from secureafl.simulation.engine import Eager, Later, Replayed, Verdict
 from secureafl.simulation.exposure import exposure
-from secureafl.simulation.trusted import draw_trusted
+from secureafl.simulation.trusted import trusted_for
 
 if TYPE_CHECKING:
     from secureafl.arrivals.trace import Trace
@@ -89,10 +89,8 @@ class Simulation:
         self._answers = np.bincount(self.trace.version, minlength=made.rounds + 1)
 
     def _start_server(self, weights: Tensor) -> None:
-        made, trusted = self.experiment, None
-        if has_trait(made.defense, "needs_trusted"):
-            trusted = draw_trusted(self._clients, made.trusted_samples, made.seed)
-        samples = None
+        made, samples = self.experiment, None
+        trusted = trusted_for(made, self._clients)
         if made.weights == "samples":
             held = [len(rows) for rows in self.shards.rows]
             samples = torch.tensor(held, dtype=torch.float64, device=self.device)
@@ -257,10 +255,8 @@ class Simulation:
         """Everything that changes during a run, as named arrays."""
         named = {
             "round": torch.tensor(self.round),
-            "weights": self.weights,
-            **name_tensors(self._state.defense, "defense"),
+            **name_state(self._state),
             **self._attackers.snapshot(),
-            **{f"ledger.{v}": w for v, w in self._state.ledger.models().items()},
         }
         return {name: tensor.detach().cpu().numpy().copy() for name, tensor in named.items()}
 

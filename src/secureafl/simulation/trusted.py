@@ -9,10 +9,13 @@ from torch import Tensor
 
 from secureafl.core.errors import require
 from secureafl.core.random import numpy_generator
+from secureafl.core.traits import has_trait
 from secureafl.simulation.clients import Clients
 
 if TYPE_CHECKING:
     from jaxtyping import Float
+
+    from secureafl.experiment import Experiment
 
 
 class TrustedSamples:
@@ -40,6 +43,13 @@ class TrustedSamples:
     def outputs(self, weights: Float[Tensor, " d"]) -> Float[Tensor, "samples classes"]:
         """What the model says to each sample."""
         return self._samples.test_outputs(weights)
+
+
+def trusted_for(experiment: Experiment, clients: Clients) -> TrustedSamples | None:
+    """Those of an experiment whose defence needs some."""
+    if not has_trait(experiment.defense, "needs_trusted"):
+        return None
+    return draw_trusted(clients, experiment.trusted_samples, experiment.seed)
 
 
 def draw_trusted(clients: Clients, count: int, seed: int) -> TrustedSamples:
