@@ -11,43 +11,19 @@ from contract.cases import (
     DIM,
     ENOUGH,
     RATE,
-    SLOW_CASES,
     Driver,
     same_decision,
     trusted_for,
 )
+from contract.every import for_both_dtypes, for_every_defense, with_every_kernel
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from stepping import always_compiled, always_plain
 
-from secureafl.core.members import forget
 from secureafl.core.protocols import Defense
 from secureafl.core.server import LARGEST_NORM
 from secureafl.core.traits import has_trait
 from secureafl.core.trees import name_tensors, rebuild
 from secureafl.core.types import Arrival, ServerView
-from secureafl.defenses import SecureAfl
-
-
-def marks(name):
-    return pytest.mark.slow if name in SLOW_CASES else ()
-
-
-for_every_defense = pytest.mark.parametrize(
-    "defense", [pytest.param(d, id=name, marks=marks(name)) for name, d in DEFENSE_CASES.items()]
-)
-KERNELS = {"plain": always_plain, "compiled": always_compiled}
-# Only SecureAFL has operations of more than one version.
-with_every_kernel = pytest.mark.parametrize(
-    ("defense", "kernels"),
-    [
-        pytest.param(defense, kernels, id=f"{name}-{version}", marks=marks(name))
-        for name, defense in DEFENSE_CASES.items()
-        for version, kernels in KERNELS.items()
-        if version == "plain" or isinstance(defense, SecureAfl)
-    ],
-)
-for_both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 
 
 def spoilt(value):
@@ -322,60 +298,6 @@ def test_lone_client_is_served(defense, kernels):
             driver.receive(0, version, torch.full((DIM,), 0.1 * version), driver.state.weights)
     assert torch.isfinite(driver.state.weights).all()
     assert driver.state.round == 6
-
-
-def client_axis(tensor):
-    """Which axis of a state counts clients; none has another of that length."""
-    return next((axis for axis, size in enumerate(tensor.shape) if size == CLIENTS), None)
-
-
-def part_of(tensor, clients):
-    return tensor.index_select(client_axis(tensor), torch.tensor(clients))
-
-
-@with_every_kernel
-def test_forgotten_client_leaves_no_trace_and_others_keep_all_of_theirs(defense, kernels):
-    driver, client = Driver(defense), 2
-    with kernels():
-        for number in range(20):
-            driver.honest(number)
-        before = {k: t.clone() for k, t in name_tensors(driver.state.defense, "").items()}
-        driver.state = driver.server.forget(driver.state, client)
-        after = name_tensors(driver.state.defense, "")
-    blank = name_tensors(defense.init(CLIENTS, driver.state.weights), "")
-    others = [k for k in range(CLIENTS) if k != client]
-    for name, tensor in after.items():
-        if client_axis(tensor) is None:
-            assert torch.equal(tensor, before[name])
-        else:
-            assert torch.equal(part_of(tensor, [client]), part_of(blank[name], [client]))
-            assert torch.equal(part_of(tensor, others), part_of(before[name], others))
-
-
-@with_every_kernel
-def test_everybody_forgotten_is_nobody_ever_heard_of_and_the_run_goes_on(defense, kernels):
-    driver = Driver(defense)
-    with kernels():
-        for number in range(20):
-            driver.honest(number)
-        for client in range(CLIENTS):
-            driver.state = driver.server.forget(driver.state, client)
-        decisions = [driver.honest(number) for number in range(20, 40)]
-    assert torch.isfinite(driver.state.weights).all()
-    if isinstance(defense, SecureAfl):
-        # A first upload has no Lipschitz factor, and passes.
-        assert decisions[0].accepted
-        assert decisions[0].scores["lipschitz"].isnan()
-
-
-@for_every_defense
-def test_forgetting_never_looks_at_a_number_and_keeps_its_shapes(defense):
-    weights = torch.zeros(DIM, device="meta")
-    state = defense.init(CLIENTS, weights)
-    shapes = [(t.shape, t.dtype) for t in name_tensors(state, "").values()]
-    after = forget(defense, state, torch.zeros((), dtype=torch.int64, device="meta"))
-    assert type(after) is type(state)
-    assert [(t.shape, t.dtype) for t in name_tensors(after, "").values()] == shapes
 
 
 exponents = st.sampled_from([-45, -38, -30, -20, -12, -3, 0, 1, 3, 6, 9, 12, 16, 20])

@@ -1,0 +1,63 @@
+"""What every defence forgets with a client, and what it keeps."""
+
+import torch
+from contract.cases import CLIENTS, DIM, Driver
+from contract.every import for_every_defense, with_every_kernel
+
+from secureafl.core.members import forget
+from secureafl.core.trees import name_tensors
+from secureafl.defenses import SecureAfl
+
+
+def client_axis(tensor):
+    """Which axis of a state counts clients; none has another of that length."""
+    return next((axis for axis, size in enumerate(tensor.shape) if size == CLIENTS), None)
+
+
+def part_of(tensor, clients):
+    return tensor.index_select(client_axis(tensor), torch.tensor(clients))
+
+
+@with_every_kernel
+def test_forgotten_client_leaves_no_trace_and_others_keep_all_of_theirs(defense, kernels):
+    driver, client = Driver(defense), 2
+    with kernels():
+        for number in range(20):
+            driver.honest(number)
+        before = {k: t.clone() for k, t in name_tensors(driver.state.defense, "").items()}
+        driver.state = driver.server.forget(driver.state, client)
+        after = name_tensors(driver.state.defense, "")
+    blank = name_tensors(defense.init(CLIENTS, driver.state.weights), "")
+    others = [k for k in range(CLIENTS) if k != client]
+    for name, tensor in after.items():
+        if client_axis(tensor) is None:
+            assert torch.equal(tensor, before[name])
+        else:
+            assert torch.equal(part_of(tensor, [client]), part_of(blank[name], [client]))
+            assert torch.equal(part_of(tensor, others), part_of(before[name], others))
+
+
+@with_every_kernel
+def test_everybody_forgotten_is_nobody_ever_heard_of_and_the_run_goes_on(defense, kernels):
+    driver = Driver(defense)
+    with kernels():
+        for number in range(20):
+            driver.honest(number)
+        for client in range(CLIENTS):
+            driver.state = driver.server.forget(driver.state, client)
+        decisions = [driver.honest(number) for number in range(20, 40)]
+    assert torch.isfinite(driver.state.weights).all()
+    if isinstance(defense, SecureAfl):
+        # A first upload has no Lipschitz factor, and passes.
+        assert decisions[0].accepted
+        assert decisions[0].scores["lipschitz"].isnan()
+
+
+@for_every_defense
+def test_forgetting_never_looks_at_a_number_and_keeps_its_shapes(defense):
+    weights = torch.zeros(DIM, device="meta")
+    state = defense.init(CLIENTS, weights)
+    shapes = [(t.shape, t.dtype) for t in name_tensors(state, "").values()]
+    after = forget(defense, state, torch.zeros((), dtype=torch.int64, device="meta"))
+    assert type(after) is type(state)
+    assert [(t.shape, t.dtype) for t in name_tensors(after, "").values()] == shapes
