@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-_TURNS = 3  # the centre follows the weights, and they the centre
-_TINY = 1e-30
-_LEAST, _ENOUGH = 0.25, 0.75  # of the usual bend: no trust below, full trust above
-_FEW = 3  # changes seen of a client before its bend is judged
+TURNS = 3  # the centre follows the weights, and they the centre
+TINY = 1e-30
+LEAST, ENOUGH = 0.25, 0.75  # of the usual bend: no trust below, full trust above
+FEW = 3  # changes seen of a client before its bend is judged
 
 
 def lower_median(values: Float[Tensor, " n"], which: Bool[Tensor, " n"]) -> Float[Tensor, ""]:
@@ -38,11 +38,11 @@ def standing(
     stands against it. *Crowding*: many who say the same have together hardly more weight than a
     usual crowd. *Approval*: who is contradicted more than others loses weight.
     """
-    scale = torch.where(known, gram.diagonal().clamp(min=_TINY).rsqrt(), 0)
+    scale = torch.where(known, gram.diagonal().clamp(min=TINY).rsqrt(), 0)
     alike = gram * scale[:, None] * scale
     weights = known.to(gram.dtype)
-    for _ in range(_TURNS):
-        angles = _angles(alike, weights / weights.sum().clamp(min=_TINY), known)
+    for _ in range(TURNS):
+        angles = _angles(alike, weights / weights.sum().clamp(min=TINY), known)
         weights = _weights(
             angles.clamp(min=0) ** 2, angles.clamp(max=0) ** 2, known, crowding, approval
         )
@@ -67,8 +67,8 @@ def _weights(
     weights = torch.where(known, (lower_median(crowd, known) / crowd).clamp(max=1) ** crowding, 0)
     # A crowd's word against others weighs no more than the crowd itself.
     backing, blame = torch.maximum(agree @ weights, weights), oppose @ weights
-    share = backing / (backing + blame).clamp(min=_TINY)
-    share = (share / lower_median(share, known).clamp(min=_TINY)).clamp(max=1)
+    share = backing / (backing + blame).clamp(min=TINY)
+    share = (share / lower_median(share, known).clamp(min=TINY)).clamp(max=1)
     return torch.where(known, weights * share**approval, 0)
 
 
@@ -111,10 +111,15 @@ def bending(bends: Bends, memory: float) -> Float[Tensor, " n"]:
     A client has the benefit of the doubt by one standard error. Where the usual loss does not bend
     upwards, nobody can be told by this.
     """
-    judged = bends.count >= _FEW
+    judged = bends.count >= FEW
     usual = lower_median(bends.mean, judged)
-    numbers = bends.count.clamp(min=1, max=round((1 + memory) / max(1 - memory, 1e-3)))
+    numbers = bends.count.clamp(min=1, max=counted(memory))
     error = (bends.variance / numbers).sqrt()
-    ratio = (bends.mean + error) / usual.clamp(min=_TINY)
-    weights = ((ratio - _LEAST) / (_ENOUGH - _LEAST)).clamp(min=0, max=1)
+    ratio = (bends.mean + error) / usual.clamp(min=TINY)
+    weights = ((ratio - LEAST) / (ENOUGH - LEAST)).clamp(min=0, max=1)
     return torch.where(judged & (usual > 0) & (usual < torch.inf), weights, 1.0)
+
+
+def counted(memory: float) -> int:
+    """How many uploads a mean that keeps `memory` of itself at each is worth."""
+    return round((1 + memory) / max(1 - memory, 1e-3))

@@ -26,13 +26,22 @@ from secureafl.core.protocols import Aggregator, Estimator, OrderRule, WeightedR
 from secureafl.core.quantile import History, no_history
 from secureafl.core.rules import apply_rule, own_weight
 from secureafl.core.traits import has_trait
-from secureafl.core.types import Arrival, Decision, Entry, Inner, News, ServerView
+from secureafl.core.types import Arrival, Decision, Entry, Inner, ServerView
 from secureafl.core.uploads import Uploads, no_uploads, with_upload, without_uploads
-from secureafl.core.vectors import exactly_scaled, norm, row, scaled, zero_unless
+from secureafl.core.vectors import exactly_scaled, row, scaled, zero_unless
 from secureafl.estimators.lbfgs import Lbfgs
 from secureafl.kernels.memory import Memory, no_memory, without_client
-from secureafl.kernels.operations import after_step, exchange, hear, judge, meet, order_step
-from secureafl.kernels.step import Choice, moves_since, step_along
+from secureafl.kernels.operations import (
+    after_step,
+    compare,
+    distance,
+    exchange,
+    hear,
+    judge,
+    meet,
+    order_step,
+)
+from secureafl.kernels.step import Choice, step_along
 from secureafl.kernels.tiles import BASE, GRADIENT, OWN, combine, read_client
 
 if TYPE_CHECKING:
@@ -87,7 +96,8 @@ class SecureAfl:
 
     def step(self, state, arrival, server):
         news = meet(state.memory, arrival)
-        last = _since_last_upload(state.reference, arrival) if state.reference else news
+        # Of the client's last upload, whatever became of that.
+        last = compare(state.reference, arrival) if state.reference else news
         judged, factors = judge(state.factors, last, self.clip_norm, self.alpha)
         sent = arrival.gradient
         arrival = arrival._replace(gradient=scaled(arrival.gradient, judged.scale))
@@ -99,7 +109,7 @@ class SecureAfl:
         state = state._replace(factors=factors, notes=notes, reference=reference)
         if self.estimate:
             direction, ready, state = self._aggregate(state, arrival, entry, keep, accepted, server)
-            scores["distance"] = norm(sent - direction)  # from the aggregate
+            scores["distance"] = distance(sent, direction)
         else:
             memory = exchange(state.memory, arrival, entry, server.weights, keep)
             direction, ready, state = arrival.gradient, accepted, state._replace(memory=memory)
@@ -183,9 +193,3 @@ def _trusted_gradient(rule: Aggregator, server: ServerView) -> Tensor | None:
     if server.trusted is None or not has_trait(rule, "needs_trusted"):
         return None
     return server.trusted.gradient(server.weights)
-
-
-def _since_last_upload(reference: Uploads, arrival: Arrival) -> News:
-    """As `meet`, but beside the client's last upload whatever became of that."""
-    gradient, base, known = (row(kind, arrival.client) for kind in reference)
-    return News(known, *moves_since(gradient, base, arrival))

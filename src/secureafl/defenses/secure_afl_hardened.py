@@ -24,12 +24,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from secureafl.core.errors import require
-from secureafl.core.trust import Bends, bending, lower_median, no_bends, standing, with_bend
+from secureafl.core.trust import Bends, no_bends
 from secureafl.core.types import Decision
 from secureafl.core.uploads import Uploads, no_uploads, with_upload, without_uploads
 from secureafl.core.vectors import exactly_scaled, row, set_row
-from secureafl.kernels.rows import clip_factors
-from secureafl.kernels.step import moves_since
+from secureafl.kernels.operations import compare, take_note, trust
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -86,12 +85,14 @@ class SecureAflHardened:
         )
 
     def step(self, state, arrival, server):
-        heard, length, bends = self._heard(state, arrival)
-        state = self._remember(state, arrival, heard, length)._replace(bends=bends)
-        known = state.sent.known
-        weights = standing(state.gram, known, self.crowding, self.approval)
-        if self.bending:
-            weights = weights * bending(bends, self.record_memory)
+        news = compare(state.sent, arrival)
+        known = with_upload(state.sent, arrival).known
+        numbers = (state.lengths, state.bends, known)
+        limits = (self.clip_norm, self.shorten, self.record_memory)
+        scale = take_note(*numbers, arrival.client, news, *limits)
+        self._remember(state, arrival, news.known, scale)
+        memory = self.record_memory if self.bending else None
+        weights = trust(state.gram, known, state.bends, self.crowding, self.approval, memory)
         total = weights.sum()
         # Of very few clients most could be liars: until more are known, steps are shorter.
         enough = (known.double().sum() / min(_FEW, len(known))).clamp(max=1)
@@ -109,28 +110,13 @@ class SecureAflHardened:
         # The others' products with it stay until its next upload; nobody looks at them.
         return state._replace(sent=without_uploads(state.sent, client))
 
-    def _heard(self, state: State, arrival: Arrival) -> tuple[Tensor, Tensor, Bends]:
-        """Whether the client was heard before, the upload's length, and how losses bend now."""
-        gradient, base, known = (row(kind, arrival.client) for kind in state.sent)
-        step_step, step_change, change_change, squared = moves_since(gradient, base, arrival)
-        lengths = (step_step * change_change).sqrt()
-        moved = known & (lengths > 0) & (lengths < torch.inf)
-        bend = step_change / torch.where(moved, lengths, 1)
-        bends = with_bend(state.bends, arrival.client, bend, moved, self.record_memory)
-        return known, squared.sqrt(), bends
-
-    def _remember(self, state: State, arrival: Arrival, heard: Tensor, length: Tensor) -> State:
-        client, sent = arrival.client, with_upload(state.sent, arrival)
-        most = torch.where(heard, length, length.clamp(max=self.clip_norm))
-        yes = torch.ones_like(heard)
-        set_row(state.lengths, client, most, yes)
-        if self.shorten:
-            most = torch.minimum(most, lower_median(state.lengths, sent.known))
-        upload = exactly_scaled(arrival.gradient, clip_factors(length, most))
+    def _remember(self, state: State, arrival: Arrival, heard: Tensor, scale: Tensor) -> None:
+        """Put an upload, as long as it counts, into its client's rows."""
+        client, yes = arrival.client, torch.ones_like(heard)
+        upload = exactly_scaled(arrival.gradient, scale)
         for kind, memory in ((state.word, self.word_memory), (state.record, self.record_memory)):
             kept = memory * heard.to(upload.dtype)
             set_row(kind, client, torch.lerp(upload, row(kind, client), kept), yes)
         products = (state.record @ row(state.record, client)).double()
         state.gram.index_copy_(0, client.view(1), products[None])
         state.gram.index_copy_(1, client.view(1), products[:, None])
-        return state._replace(sent=sent)

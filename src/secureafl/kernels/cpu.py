@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from secureafl.kernels.memory import Memory
     from secureafl.kernels.step import Choice
 
+# What is left for it to do is a few passes over single rows, or over numbers of clients.
+distance, compare = reference.distance, reference.compare
+take_note, trust = reference.take_note, reference.trust
+
 WORTH_IT = 1 << 20  # numbers in the memory; below, plain torch is as fast and needs no compiling
 _BLOCKS, _SMALLEST = 16, 32  # blocks of tiles, at most; tiles in one, at least
 _LARGEST = float(np.finfo(np.float32).max)  # not infinity: the compiler is told there is none

@@ -1,9 +1,8 @@
-"""The hot operations on a GPU (`gpu_code.cu`), compiled by what torch brings along."""
+"""The hot operations on a GPU (`gpu_code.cu`)."""
 
 from __future__ import annotations
 
 import functools
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +11,14 @@ from secureafl.core.quantile import LONGEST
 from secureafl.core.server import LARGEST_NORM
 from secureafl.core.types import News
 from secureafl.kernels import reference
+from secureafl.kernels.gpu_source import (
+    ONE_CLIENT,
+    blocks_for,
+    compiled,
+    counter_for,
+    processors,
+)
+from secureafl.kernels.gpu_trust import compare, distance, take_note, trust
 from secureafl.kernels.network import sorting_network
 from secureafl.kernels.step import Judged, Step
 from secureafl.kernels.tiles import BASE, GRADIENT, OWN, WIDTH
@@ -24,8 +31,9 @@ if TYPE_CHECKING:
     from secureafl.kernels.memory import Memory
     from secureafl.kernels.step import Choice
 
+__all__ = ["compare", "distance", "take_note", "trust"]  # of `kernels.gpu_trust`
+
 IN_REGISTERS = 64  # clients up to which a thread sorts a column
-_BLOCK = 256  # threads of a kernel that works on one client
 _MOST_SLOTS, _MOST_PAIRS = 16, 7  # which are unrolled
 _PARTS = {"upload": 0, "step": 1, "change": 2}
 
@@ -36,13 +44,13 @@ def meet(memory: Memory, arrival: Arrival) -> News:
     if vectors.dtype != torch.float32:
         return reference.meet(memory, arrival)
     kernel, size = _kernel("meet", *vectors.shape[1:3]), arrival.gradient.numel()
-    blocks = _blocks(size, vectors.device)
+    blocks = blocks_for(size, vectors.device)
     found = torch.empty(4, dtype=torch.float64, device=vectors.device)
     sums = found.new_empty(4, blocks)
     given = [arrival.gradient.contiguous(), arrival.base.contiguous()]
-    known, counter = torch.empty_like(memory.known[0]), _counter(vectors.device)
+    known, counter = torch.empty_like(memory.known[0]), counter_for(vectors.device)
     arguments = [vectors, memory.known, arrival.client, *given, sums, known, found, counter, size]
-    kernel((blocks, 1, 1), (_BLOCK, 1, 1), arguments)
+    kernel((blocks, 1, 1), (ONE_CLIENT, 1, 1), arguments)
     return News(known, *found.unbind())
 
 
@@ -75,7 +83,7 @@ def hear(known: Tensor, shares: Tensor, client: Tensor, heard: Tensor) -> tuple[
         return reference.hear(known, shares, client, heard)
     present, count = torch.empty_like(known), torch.empty_like(client)
     kernel = _kernel("hear", *shares.shape)
-    kernel((1, 1, 1), (_BLOCK, 1, 1), [known, shares, client, heard, present, count])
+    kernel((1, 1, 1), (ONE_CLIENT, 1, 1), [known, shares, client, heard, present, count])
     return present, count
 
 
@@ -88,7 +96,7 @@ def after_step(
     arguments = [memory.along, memory.squared, step.along.contiguous(), step.with_model]
     arguments += [step.squared, count, stepped, float(learning_rate), LARGEST_NORM**2]
     kernel = _kernel("after_step", *memory.along.shape)
-    kernel((-(-rows // _BLOCK), 1, 1), (_BLOCK, 1, 1), arguments)
+    kernel((-(-rows // ONE_CLIENT), 1, 1), (ONE_CLIENT, 1, 1), arguments)
     return stepped, memory
 
 
@@ -100,15 +108,15 @@ def exchange(
     if memory.vectors.dtype != torch.float32 or slots > _MOST_SLOTS:
         return reference.exchange(memory, arrival, entry, weights, keep)
     size = weights.numel()
-    blocks = _blocks(size, weights.device)
+    blocks = blocks_for(size, weights.device)
     sums = memory.gram.new_empty(1 + slots * (slots + 1) // 2, blocks)
     given = [arrival.gradient.contiguous(), arrival.base.contiguous(), weights.contiguous()]
     parts = sum(_PARTS[part] << (2 * k) for k, part in enumerate(entry.parts))
     tables = [memory.gram, memory.along, memory.known, memory.squared]
-    tables.append(_counter(weights.device))
+    tables.append(counter_for(weights.device))
     _kernel("exchange", clients, slots)(
         (blocks, 1, 1),
-        (_BLOCK, 1, 1),
+        (ONE_CLIENT, 1, 1),
         [
             *(memory.vectors, arrival.client, *given, entry.places, keep, entry.keep, sums),
             *(*tables, len(entry.parts), parts, size),
@@ -131,7 +139,7 @@ def order_step(
     kernel = _kernel("order_pass", clients, slots)
     if shared >= 48 * 1024:
         kernel.set_shared_memory_config(shared)
-    blocks = min(tiles, _processors(weights.device) * resident)
+    blocks = min(tiles, processors(weights.device) * resident)
     sums = memory.gram.new_empty(clients * slots + 2, blocks)
     direction = torch.empty_like(weights)
     chosen = [choice.shares.contiguous(), weights.contiguous(), choice.present]
@@ -139,8 +147,8 @@ def order_step(
     arguments = [memory.vectors, *chosen, *order]
     kernel((blocks, 1, 1), (threads, 1, 1), arguments, shared_mem=shared)
     found = sums.new_empty(len(sums))
-    grid = (-(-len(sums) * 32 // _BLOCK), 1, 1)
-    _kernel("add_up", clients, slots)(grid, (_BLOCK, 1, 1), [sums, found, blocks])
+    grid = (-(-len(sums) * 32 // ONE_CLIENT), 1, 1)
+    _kernel("add_up", clients, slots)(grid, (ONE_CLIENT, 1, 1), [sums, found, blocks])
     products, with_model, squared = found.split([clients * slots, 1, 1])
     step = Step(direction, products.view(clients, slots), with_model[0], squared[0])
     return step, memory
@@ -167,12 +175,11 @@ def _kernel(name: str, clients: int = 1, slots: int = 2, pairs: int = 0) -> Any:
     numbers |= {"GRADIENT": GRADIENT, "BASE": BASE, "OWN": OWN, "LONGEST": LONGEST}
     if pairs:
         numbers["PAIRS"] = pairs
-    lines = [f"#define {key} {value}" for key, value in numbers.items()]
+    lines = []
     if clients <= IN_REGISTERS:
         network = sorting_network((clients + 1) // 2).tolist()
         lines.append("#define NETWORK " + " ".join(f"EXCHANGE({i}, {j})" for i, j in network))
-    source = files("secureafl.kernels").joinpath("gpu_code.cu").read_text()
-    return torch.cuda._compile_kernel("\n".join([*lines, source]), name)
+    return compiled("gpu_code.cu", name, tuple(numbers.items()), *lines)
 
 
 def _threads(clients: int) -> tuple[int, int]:
@@ -182,11 +189,6 @@ def _threads(clients: int) -> tuple[int, int]:
     return (512, 2) if clients <= 400 else (1024, 1)
 
 
-def _blocks(size: int, device: torch.device) -> int:
-    """Enough for all coordinates, and no more than run at a time."""
-    return min(-(-size // (4 * _BLOCK)), 2 * _processors(device)) or 1
-
-
 def _shared_bytes(clients: int, slots: int) -> int:
     """What a block of `order_pass` shares."""
     padded = clients + clients % 2
@@ -194,21 +196,6 @@ def _shared_bytes(clients: int, slots: int) -> int:
 
 
 @functools.cache
-def _processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-@functools.cache
 def _most_shared(device: torch.device) -> int:
     properties = torch.cuda.get_device_properties(device)
     return properties.shared_memory_per_block_optin  # pyrefly: ignore
-
-
-def _counter(device: torch.device) -> Tensor:
-    """Of blocks that are done; one for each stream, since streams run side by side."""
-    return _counter_of(device, torch.cuda.current_stream(device).cuda_stream)
-
-
-@functools.cache
-def _counter_of(device: torch.device, stream: int) -> Tensor:
-    return torch.zeros(1, dtype=torch.int32, device=device)

@@ -1,71 +1,10 @@
-// What a GPU runs: the kernels behind `kernels.gpu`, compiled for CLIENTS and SLOTS when first used.
-//
-// Sums are collected block by block and added up in a fixed order, so every run gives the same bits.
-// Nothing is read back by the host, so a whole step can be recorded and replayed.
+// The step of SecureAFL on a GPU: the kernels behind `kernels.gpu`, compiled for CLIENTS and SLOTS when
+// first used, after `gpu_sums.cu`. Nothing is read back by the host, so a whole step can be recorded and
+// replayed.
 // WIDTH, GRADIENT, BASE, OWN: `kernels.tiles`. NETWORK: comparisons that sort half of the clients.
 
-typedef unsigned char flag;
-typedef long long index;
-
 #define ROWS (CLIENTS * SLOTS)
-#define FULL 0xffffffffu
 #define HIGHEST 3.402823466e38f
-
-__device__ double warp_sum(double value) {
-  for (int lane = 16; lane > 0; lane /= 2) value += __shfl_down_sync(FULL, value, lane);
-  return value;
-}
-
-// Whether this block is the last to finish; then it sees what all others have written.
-__device__ bool is_last_block(unsigned* counter) {
-  __shared__ bool last;
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) last = atomicInc(counter, gridDim.x - 1) == gridDim.x - 1;
-  __syncthreads();
-  __threadfence();
-  return last;
-}
-
-// Adds up COUNT numbers per thread over the block; the sums lie in `out`, `stride` apart.
-template <int COUNT>
-__device__ void block_sums(double* values, double* out, int stride) {
-  __shared__ double partial[32][COUNT];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-#pragma unroll
-  for (int k = 0; k < COUNT; k++) {
-    const double total = warp_sum(values[k]);
-    if (lane == 0) partial[warp][k] = total;
-  }
-  __syncthreads();
-  for (int k = threadIdx.x; k < COUNT; k += blockDim.x) {
-    double total = 0;
-    for (int w = 0; w < blockDim.x / 32; w++) total += partial[w][k];
-    out[(size_t)k * stride] = total;
-  }
-}
-
-#define ONE_CLIENT 256  // threads of a block that works on one client
-
-// Sum over the blocks of each of COUNT rows, by a warp per row; `use` gets its number and the sum.
-template <int COUNT, typename Use>
-__device__ void sums_over_blocks(const double* sums, Use use) {
-  const int warps = ONE_CLIENT / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  double total[(COUNT + warps - 1) / warps];
-#pragma unroll
-  for (int k = 0; k < (COUNT + warps - 1) / warps; k++) total[k] = 0;
-  for (int b = lane; b < gridDim.x; b += 32)
-#pragma unroll
-    for (int k = 0; k < (COUNT + warps - 1) / warps; k++) {
-      const int row = k * warps + warp;
-      if (row < COUNT) total[k] += __ldcg(sums + (size_t)row * gridDim.x + b);
-    }
-#pragma unroll
-  for (int k = 0; k < (COUNT + warps - 1) / warps; k++) {
-    const double sum = warp_sum(total[k]);
-    if (lane == 0 && k * warps + warp < COUNT) use(k * warps + warp, sum);
-  }
-}
 
 // An upload beside its client's last: whether there is one, and s's, s'y, y'y, g'g.
 extern "C" __global__ void meet(const float* vectors, const flag* known, const index* client,
@@ -365,15 +304,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) order_pass(
   flag* there = (flag*)(fill + ROWS_PADDED);               // [CLIENTS]
   __shared__ int gone;
   const int thread = threadIdx.x;
-  if (thread == 0) {  // as many lowest as highest values: that leaves the middle in the middle
-    gone = 0;
-    for (int i = 0; i < CLIENTS; i++) gone += !present[i];
-    int met = 0;
-    for (int i = 0; i < ROWS_PADDED; i++) {
-      const bool absent = i >= CLIENTS || !present[i];
-      fill[i] = !absent ? 0 : i < CLIENTS && met++ < gone / 2 ? -HIGHEST : HIGHEST;
-      if (i < CLIENTS) there[i] = !absent;
+  if (thread < 32) {  // as many lowest as highest values: that leaves the middle in the middle
+    int away = 0, met = 0;
+    for (int i = thread; i < CLIENTS; i += 32) away += !present[i];
+    away = __reduce_add_sync(FULL, away);
+    for (int start = 0; start < ROWS_PADDED; start += 32) {
+      const int i = start + thread;
+      const bool real = i < CLIENTS, absent = real && !present[i];
+      const unsigned all = __ballot_sync(FULL, absent);
+      const int before = met + __popc(all & ((1u << thread) - 1));
+      if (i < ROWS_PADDED) fill[i] = real && !absent ? 0 : absent && before < away / 2 ? -HIGHEST : HIGHEST;
+      if (real) there[i] = !absent;
+      met += __popc(all);
     }
+    if (thread == 0) gone = away;
   }
   for (int r = thread; r < ROWS; r += THREADS) along[r] = 0, share[r] = shares[r];
   __syncthreads();

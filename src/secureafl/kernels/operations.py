@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from secureafl.core.quantile import History
+    from secureafl.core.trust import Bends
     from secureafl.core.types import Arrival, Entry, Inner, News
+    from secureafl.core.uploads import Uploads
     from secureafl.kernels.memory import Memory
     from secureafl.kernels.step import Choice, Judged, Step
 
@@ -101,3 +103,44 @@ def lbfgs_shares(
 ) -> Float[Tensor, "n parts"]:
     """Of every remembered vector in its client's estimate (`kernels.bfgs`)."""
     return version_for(inner.vectors).lbfgs_shares(inner, appended, pairs, max_correction)
+
+
+def distance(upload: Float[Tensor, " d"], direction: Float[Tensor, " d"]) -> Float[Tensor, ""]:
+    """Between an upload and what is made of all."""
+    return version_for(upload).distance(upload, direction)
+
+
+def compare(uploads: Uploads, arrival: Arrival) -> News:
+    """As `meet`, where the last uploads are all that is remembered."""
+    return version_for(arrival.gradient).compare(uploads, arrival)
+
+
+def take_note(
+    lengths: Float[Tensor, " n"],
+    bends: Bends,
+    known: Bool[Tensor, " n"],
+    client: Int[Tensor, ""],
+    news: News,
+    clip_norm: float,
+    shorten: bool,
+    memory: float,
+) -> Float[Tensor, ""]:
+    """Keep an upload's length and bend, in place; what to multiply it with so that it can count.
+
+    No first upload is longer than `clip_norm`; to `shorten` is to let none of the `known` clients,
+    this one among them, speak louder than the median one.
+    """
+    numbers = (lengths, bends, known, client, news)
+    return version_for(lengths).take_note(*numbers, clip_norm, shorten, memory)
+
+
+def trust(
+    gram: Float[Tensor, "n n"],
+    known: Bool[Tensor, " n"],
+    bends: Bends,
+    crowding: float,
+    approval: float,
+    memory: float | None,
+) -> Float[Tensor, " n"]:
+    """Each client's weight (`core.trust`); without a `memory`, bends do not count."""
+    return version_for(gram).trust(gram, known, bends, crowding, approval, memory)

@@ -9,10 +9,12 @@ import torch
 
 from secureafl.core.quantile import observe, quantile
 from secureafl.core.server import LARGEST_NORM
+from secureafl.core.trust import bending, lower_median, standing, with_bend
 from secureafl.core.types import News
-from secureafl.core.vectors import choose, row, set_row
+from secureafl.core.vectors import choose, norm, row, set_row
 from secureafl.kernels.bfgs import lbfgs_shares as _lbfgs_shares
 from secureafl.kernels.order import order_mean
+from secureafl.kernels.rows import clip_factors
 from secureafl.kernels.step import Choice, Judged, Step, moves_since, step_along
 from secureafl.kernels.tiles import BASE, GRADIENT, OWN, as_tiles, combine, read_client
 
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from secureafl.core.quantile import History
+    from secureafl.core.trust import Bends
     from secureafl.core.types import Arrival, Entry, Inner
+    from secureafl.core.uploads import Uploads
     from secureafl.kernels.memory import Memory
 
 
@@ -136,3 +140,50 @@ def lbfgs_shares(inner: Inner, appended: Tensor, pairs: int, max_correction: flo
     with np.errstate(all="ignore"):  # what is not finite is dropped there
         made = _lbfgs_shares(np, gram, along, squared, counts, pairs, max_correction)
     return torch.from_numpy(made)
+
+
+def distance(upload: Tensor, direction: Tensor) -> Tensor:
+    """See `kernels.operations.distance`."""
+    return norm(upload - direction)
+
+
+def compare(uploads: Uploads, arrival: Arrival) -> News:
+    """See `kernels.operations.compare`."""
+    gradient, base, known = (row(kind, arrival.client) for kind in uploads)
+    return News(known, *moves_since(gradient, base, arrival))
+
+
+def take_note(
+    lengths: Tensor,
+    bends: Bends,
+    known: Tensor,
+    client: Tensor,
+    news: News,
+    clip_norm: float,
+    shorten: bool,
+    memory: float,
+) -> Tensor:
+    """See `kernels.operations.take_note`."""
+    product = (news.step_step * news.change_change).sqrt()
+    moved = news.known & (product > 0) & (product < torch.inf)
+    bend = news.step_change / torch.where(moved, product, 1)
+    with_bend(bends, client, bend, moved, memory)
+    length = news.squared.sqrt()
+    most = torch.where(news.known, length, length.clamp(max=clip_norm))
+    set_row(lengths, client, most, torch.ones_like(news.known))
+    if shorten:
+        most = torch.minimum(most, lower_median(lengths, known))
+    return clip_factors(length, most)
+
+
+def trust(
+    gram: Tensor,
+    known: Tensor,
+    bends: Bends,
+    crowding: float,
+    approval: float,
+    memory: float | None,
+) -> Tensor:
+    """See `kernels.operations.trust`."""
+    weights = standing(gram, known, crowding, approval)
+    return weights if memory is None else weights * bending(bends, memory)

@@ -1,0 +1,63 @@
+// Sums over threads and blocks, for all kernels of this folder; and the names of types.
+//
+// Sums are collected block by block and added up in a fixed order, so every run gives the same bits.
+
+typedef unsigned char flag;
+typedef long long index;
+
+#define FULL 0xffffffffu
+#define INFINITE __longlong_as_double(0x7ff0000000000000LL)
+
+__device__ double warp_sum(double value) {
+  for (int lane = 16; lane > 0; lane /= 2) value += __shfl_down_sync(FULL, value, lane);
+  return value;
+}
+
+// Whether this block is the last to finish; then it sees what all others have written.
+__device__ bool is_last_block(unsigned* counter) {
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) last = atomicInc(counter, gridDim.x - 1) == gridDim.x - 1;
+  __syncthreads();
+  __threadfence();
+  return last;
+}
+
+// Adds up COUNT numbers per thread over the block; the sums lie in `out`, `stride` apart.
+template <int COUNT>
+__device__ void block_sums(double* values, double* out, int stride) {
+  __shared__ double partial[32][COUNT];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+  for (int k = 0; k < COUNT; k++) {
+    const double total = warp_sum(values[k]);
+    if (lane == 0) partial[warp][k] = total;
+  }
+  __syncthreads();
+  for (int k = threadIdx.x; k < COUNT; k += blockDim.x) {
+    double total = 0;
+    for (int w = 0; w < blockDim.x / 32; w++) total += partial[w][k];
+    out[(size_t)k * stride] = total;
+  }
+}
+
+// Sum over the blocks of each of COUNT rows, by a warp per row; `use` gets its number and the sum.
+template <int COUNT, typename Use>
+__device__ void sums_over_blocks(const double* sums, Use use) {
+  const int warps = ONE_CLIENT / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  double total[(COUNT + warps - 1) / warps];
+#pragma unroll
+  for (int k = 0; k < (COUNT + warps - 1) / warps; k++) total[k] = 0;
+  for (int b = lane; b < gridDim.x; b += 32)
+#pragma unroll
+    for (int k = 0; k < (COUNT + warps - 1) / warps; k++) {
+      const int row = k * warps + warp;
+      if (row < COUNT) total[k] += __ldcg(sums + (size_t)row * gridDim.x + b);
+    }
+#pragma unroll
+  for (int k = 0; k < (COUNT + warps - 1) / warps; k++) {
+    const double sum = warp_sum(total[k]);
+    if (lane == 0 && k * warps + warp < COUNT) use(k * warps + warp, sum);
+  }
+}

@@ -1,0 +1,154 @@
+// How far clients are trusted, on a GPU: the kernels behind `kernels.gpu_trust`, compiled after
+// `gpu_sums.cu`. One block each where only numbers of clients are at hand; `core.trust` says what and why.
+// TURNS, TINY, LEAST, ENOUGH, FEW: `core.trust`.
+
+// ||upload - direction||
+extern "C" __global__ void distance(const float* upload, const float* direction, double* sums,
+                                    float* found, unsigned* counter, int d) {
+  double values[1] = {0};
+  for (int j = blockIdx.x * blockDim.x + threadIdx.x; j < d; j += gridDim.x * blockDim.x) {
+    const double away = upload[j] - direction[j];
+    values[0] += away * away;
+  }
+  block_sums<1>(values, sums + blockIdx.x, gridDim.x);
+  if (is_last_block(counter)) sums_over_blocks<1>(sums, [&](int, double total) { *found = sqrt(total); });
+}
+
+// An upload beside its client's last: see `reference.compare`.
+extern "C" __global__ void compare(const float* gradients, const float* bases, const flag* known,
+                                   const index* client, const float* upload, const float* base, double* sums,
+                                   flag* found_known, double* found, unsigned* counter, int d) {
+  if (blockIdx.x == 0 && threadIdx.x == 0) *found_known = known[*client];
+  const float *gradient = gradients + *client * d, *model = bases + *client * d;
+  double values[4] = {0, 0, 0, 0};
+#pragma unroll 4
+  for (int j = blockIdx.x * blockDim.x + threadIdx.x; j < d; j += gridDim.x * blockDim.x) {
+    const double g = upload[j], y = upload[j] - gradient[j], s = base[j] - model[j];
+    values[0] += s * s;
+    values[1] += s * y;
+    values[2] += y * y;
+    values[3] += g * g;
+  }
+  block_sums<4>(values, sums + blockIdx.x, gridDim.x);
+  if (is_last_block(counter)) sums_over_blocks<4>(sums, [&](int k, double total) { found[k] = total; });
+}
+
+// Of the values marked, the middle one, the smaller of two; infinite if there are none.
+template <typename Marked>
+__device__ double lower_median(const double* values, Marked marked, int n) {
+  __shared__ int total;
+  __shared__ double middle;
+  __syncthreads();
+  if (threadIdx.x == 0) total = 0, middle = INFINITE;
+  __syncthreads();
+  for (int i = threadIdx.x; i < n; i += blockDim.x)
+    if (marked(i)) atomicAdd(&total, 1);
+  __syncthreads();
+  for (int i = threadIdx.x; i < n; i += blockDim.x) {
+    if (!marked(i)) continue;
+    int rank = 0;
+    for (int k = 0; k < n; k++)
+      rank += marked(k) && (values[k] < values[i] || (values[k] == values[i] && k < i));
+    if (rank == (total - 1) / 2) middle = values[i];
+  }
+  __syncthreads();
+  return middle;
+}
+
+// Keep an upload's length and bend: see `reference.take_note`. One block.
+extern "C" __global__ void take_note(double* lengths, double* mean, double* variance, index* count,
+                                     const flag* known, const index* client, const flag* heard,
+                                     const double* step_step, const double* step_change,
+                                     const double* change_change, const double* squared, double* scale,
+                                     double clip_norm, int shorten, double memory, int n) {
+  const double length = sqrt(*squared);
+  double most = *heard || length <= clip_norm ? length : clip_norm;
+  const index c = *client;
+  if (threadIdx.x == 0) {
+    const double product = sqrt(*step_step * *change_change);
+    if (*heard && product > 0 && product < INFINITE) {
+      const double rate = fmax(1.0 / (count[c] + 1), 1 - memory), away = *step_change / product - mean[c];
+      mean[c] += rate * away;
+      variance[c] = (1 - rate) * (variance[c] + rate * away * away);
+      count[c]++;
+    }
+    lengths[c] = most;
+  }
+  if (shorten) most = fmin(most, lower_median(lengths, [&](int i) { return known[i]; }, n));
+  if (threadIdx.x == 0) *scale = length > most ? most / length : 1;
+}
+
+// Sum of what is asked for over all clients, by one warp; every thread gets it.
+template <typename Number>
+__device__ double sum_over(int n, Number number) {
+  double total = 0;
+  for (int k = threadIdx.x % 32; k < n; k += 32) total += number(k);
+  total = warp_sum(total);
+  return __shfl_sync(FULL, total, 0);
+}
+
+// Each client's weight: see `reference.trust`. One block; a warp works on a client at a time.
+extern "C" __global__ void __launch_bounds__(1024) trust(
+    const double* gram, const flag* known, const double* mean, const double* variance, const index* count,
+    double* weights, double crowding, double approval, double most_counted, int n) {
+  extern __shared__ double room[];
+  double *scale = room, *weight = scale + n, *centre = weight + n, *along = centre + n, *seen = along + n;
+  double* number = seen + n;
+  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, warps = blockDim.x / 32;
+  const auto is_known = [&](int i) { return known[i]; };
+  for (int i = thread; i < n; i += blockDim.x) {
+    scale[i] = known[i] ? rsqrt(fmax(gram[(size_t)i * n + i], TINY)) : 0;
+    weight[i] = known[i];
+  }
+  __syncthreads();
+  for (int turn = 0; turn < TURNS; turn++) {
+    const double all = fmax(sum_over(n, [&](int k) { return weight[k]; }), TINY);
+    for (int i = thread; i < n; i += blockDim.x) centre[i] = weight[i] / all;
+    __syncthreads();
+    const auto alike = [&](int i, int k) { return gram[(size_t)i * n + k] * scale[i] * scale[k]; };
+    for (int i = warp; i < n; i += warps) {
+      const double sum = sum_over(n, [&](int k) { return alike(i, k) * centre[k]; });
+      if (lane == 0) along[i] = sum;
+    }
+    __syncthreads();
+    const double middle = sum_over(n, [&](int k) { return centre[k] * along[k]; });
+    const auto apart = [&](int i, int k) { return alike(i, k) - along[i] - along[k] + middle; };
+    for (int i = thread; i < n; i += blockDim.x) seen[i] = known[i] ? rsqrt(fmax(apart(i, i), 1e-4)) : 0;
+    __syncthreads();
+    const auto angle = [&](int i, int k) { return apart(i, k) * seen[i] * seen[k]; };
+    for (int i = warp; i < n; i += warps) {
+      const double crowd = sum_over(n, [&](int k) {
+        const double cosine = fmax(angle(i, k), 0.0);
+        return cosine * cosine;
+      });
+      if (lane == 0) number[i] = fmax(crowd, 1.0);
+    }
+    const double usual_crowd = lower_median(number, is_known, n);
+    for (int i = thread; i < n; i += blockDim.x)
+      weight[i] = known[i] ? pow(fmin(usual_crowd / number[i], 1.0), crowding) : 0;
+    __syncthreads();
+    for (int i = warp; i < n; i += warps) {
+      double backing = 0, blame = 0;
+      for (int k = lane; k < n; k += 32) {
+        const double cosine = angle(i, k);
+        (cosine > 0 ? backing : blame) += cosine * cosine * weight[k];
+      }
+      backing = fmax(warp_sum(backing), weight[i]), blame = warp_sum(blame);
+      if (lane == 0) number[i] = backing / fmax(backing + blame, TINY);
+    }
+    const double usual_share = fmax(lower_median(number, is_known, n), TINY);
+    for (int i = thread; i < n; i += blockDim.x)
+      weight[i] = known[i] ? weight[i] * pow(fmin(number[i] / usual_share, 1.0), approval) : 0;
+    __syncthreads();
+  }
+  const auto is_judged = [&](int i) { return count[i] >= FEW; };
+  const double usual = most_counted > 0 ? lower_median(mean, is_judged, n) : 0;
+  for (int i = thread; i < n; i += blockDim.x) {
+    double bend = 1;
+    if (is_judged(i) && usual > 0 && usual < INFINITE) {
+      const double error = sqrt(variance[i] / fmin((double)count[i], most_counted));
+      bend = fmin(fmax(((mean[i] + error) / fmax(usual, TINY) - LEAST) / (ENOUGH - LEAST), 0.0), 1.0);
+    }
+    weights[i] = weight[i] * bend;
+  }
+}
