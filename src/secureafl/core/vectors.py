@@ -30,7 +30,7 @@ def flatten(model: nn.Module) -> Float[Tensor, " d"]:
 
 def call_flat(model: nn.Module, weights: Float[Tensor, " d"], inputs: Tensor) -> Tensor:
     """Outputs of `model` as it is used after training, with all it learnt in a flat vector."""
-    named = _named(model, weights)
+    named = _named(_learnt(model), weights)
     for name in _statistics(model):
         # Whatever a poisoned step made of a variance, its root must exist.
         named[name] = named[name].clamp(min=0) if name.endswith(_VARIANCE) else named[name]
@@ -41,15 +41,18 @@ def train_flat(
     model: nn.Module, weights: Float[Tensor, " d"], inputs: Tensor
 ) -> tuple[Tensor, Float[Tensor, " statistics"]]:
     """Outputs of `model` while it trains, and how far this batch moves its statistics down."""
-    named, statistics = _named(model, weights), [*_statistics(model)]
+    statistics = _statistics(model)
     if not statistics:
+        named = _named(dict(model.named_parameters()), weights)
         return functional_call(_in_mode(model, training=True), named, (inputs,)), weights[:0]
-    before = {name: named[name].detach() for name in statistics}
-    named |= {name: value.clone() for name, value in before.items()}  # layers write to these
+    last = sum(value.numel() for value in statistics.values())
+    before = weights[-last:].detach()
+    after = before.clone()  # layers write to it
+    named = _named(dict(model.named_parameters()), weights[:-last]) | _named(statistics, after)
     outputs = functional_call(
         _in_mode(model, training=True), {**named, **_spare_counters(model)}, (inputs,)
     )
-    return outputs, torch.cat([before[name] - named[name] for name in statistics])
+    return outputs, before - after
 
 
 _VARIANCE = "running_var"
@@ -77,7 +80,7 @@ def _spare_counters(model: nn.Module) -> dict[str, Tensor]:
     return {
         f"{start}num_batches_tracked": layer.num_batches_tracked.clone()  # pyrefly: ignore
         for start, layer in _batch_norms(model).items()
-        if layer.momentum is not None
+        if layer.momentum is not None and layer.num_batches_tracked is not None
     }
 
 
@@ -85,10 +88,10 @@ def _learnt(model: nn.Module) -> dict[str, Tensor]:
     return {**dict(model.named_parameters()), **_statistics(model)}
 
 
-def _named(model: nn.Module, weights: Tensor) -> dict[str, Tensor]:
-    learnt = _learnt(model)
-    pieces = weights.split([value.numel() for value in learnt.values()])
-    return {n: v.view_as(old) for (n, old), v in zip(learnt.items(), pieces, strict=True)}
+def _named(like: dict[str, Tensor], vector: Tensor) -> dict[str, Tensor]:
+    """The pieces of a flat vector that holds such tensors one after the other."""
+    pieces = vector.split([value.numel() for value in like.values()])
+    return {n: v.view_as(old) for (n, old), v in zip(like.items(), pieces, strict=True)}
 
 
 def _in_mode(model: nn.Module, training: bool) -> nn.Module:

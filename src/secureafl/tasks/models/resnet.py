@@ -70,4 +70,6 @@ def _convolution(before: int, after: int, stride: int) -> nn.Conv2d:
 def _norm(norm: Norm, channels: int) -> nn.Module:
     if norm == "group":
         return nn.GroupNorm(channels // _CHANNELS_PER_GROUP, channels)
-    return nn.BatchNorm2d(channels, momentum=_MOMENTUM)
+    made = nn.BatchNorm2d(channels, momentum=_MOMENTUM)
+    made.num_batches_tracked = None  # with a momentum nobody asks for it
+    return made
