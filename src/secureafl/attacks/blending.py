@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from secureafl.core.trust import lower_median, standing
+from secureafl.core.trust import lower_median
+from secureafl.kernels.operations import trust
 from secureafl.kernels.rows import directions
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _best_share(
         gram[lying] = mix @ across
         gram[:, lying] = gram[lying].T
         gram[lying[:, None], lying] = mix @ among @ mix.T
-        weights = standing(gram, known, defense.crowding, defense.approval)
+        weights = trust(gram, known, kept.bends, defense.crowding, defense.approval, None)
         gains.append(share * weights[lying].sum() / weights.sum().clamp(min=1e-30))
     return _LIES[int(torch.stack(gains).argmax())]
 

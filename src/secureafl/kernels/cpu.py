@@ -40,10 +40,11 @@ if TYPE_CHECKING:
     from secureafl.kernels.memory import Memory
     from secureafl.kernels.step import Choice
 
-# What is left for it to do is a few passes over single rows, or over numbers of clients.
+# These are a few passes over single rows, or over numbers of clients.
 distance, compare = reference.distance, reference.compare
 take_note, trust = reference.take_note, reference.trust
 
+_FLAGS = torch.tensor(False), torch.tensor(True)  # to make one takes longer than to look one up
 WORTH_IT = 1 << 20  # numbers in the memory; below, plain torch is as fast and needs no compiling
 _BLOCKS, _SMALLEST = 16, 32  # blocks of tiles, at most; tiles in one, at least
 _LARGEST = float(np.finfo(np.float32).max)  # not infinity: the compiler is told there is none
@@ -66,7 +67,7 @@ def meet(memory: Memory, arrival: Arrival) -> News:
     client = int(arrival.client)
     mine = memory.vectors.data_ptr() + 4 * client * slots * WIDTH
     ranges.run(lambda *numbers: run(mine, *arrays, *numbers))
-    known = torch.tensor(bool(memory.known[client]))
+    known = _FLAGS[bool(memory.known.numpy()[client])]
     return News(known, *torch.from_numpy(sums.sum(axis=0)).unbind())
 
 
@@ -81,7 +82,7 @@ def judge(history: History, news: News, radius: float, level: float) -> tuple[Ju
     length = math.sqrt(squared)
     scale = radius / length if not known and length > radius else 1.0
     found = (factor if comparable else math.nan, threshold, scale)
-    accepted = torch.tensor(factor <= threshold)
+    accepted = _FLAGS[factor <= threshold]
     return Judged(accepted, *torch.tensor(found, dtype=torch.float64).unbind()), history
 
 
@@ -94,7 +95,7 @@ def place_pair(
     counts, index = appended.numpy(), int(client)
     place = int(counts[index]) % pairs
     counts[index] += curved and bool(keep)
-    return torch.tensor((place, place + pairs)), torch.tensor(curved)
+    return torch.tensor((place, place + pairs)), _FLAGS[curved]
 
 
 def hear(known: Tensor, shares: Tensor, client: Tensor, heard: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,7 +116,7 @@ def after_step(
     if stepped:
         memory.along.sub_(step.along, alpha=learning_rate)
         memory.squared.add_(learning_rate * (learning_rate * squared - 2 * with_model))
-    return torch.tensor(stepped), memory
+    return _FLAGS[stepped], memory
 
 
 def exchange(
