@@ -1,6 +1,7 @@
 """A table over seeds from the run folders of a sweep, beside the paper's figures, in Markdown.
 
 python scripts/seeds_table.py docs/results/robustness/attacks [--paper secure_afl]
+python scripts/seeds_table.py FOLDER --across async_sgd,secure_afl
 """
 
 import argparse
@@ -43,6 +44,22 @@ def line(defense: str, attack: str, results: list[dict[str, Any]], beside: str) 
     return "| " + " | ".join([defense, attack, seeds, ter, asr, figures, *shares]) + " |"
 
 
+def across(found: dict[tuple[str, str], list[dict[str, Any]]], defenses: list[str]) -> list[str]:
+    """A row for each attack, a column for each defence; the paper's figure in brackets."""
+    lines = ["| attack | " + " | ".join(defenses) + " |", "|---" * (1 + len(defenses)) + "|"]
+    for attack in dict.fromkeys(attack for _, attack in found):
+        cells = []
+        for defense in defenses:
+            results, figures = found.get((defense, attack), []), paper(defense, attack)
+            told = " / ".join(
+                spread([r["metrics"][name]["late_mean"] for r in results])
+                for name in (results[0]["metrics"] if results else ["ter"])
+            )
+            cells.append(told if figures == "-" else f"{told} ({figures})")
+        lines.append("| " + " | ".join([attack, *cells]) + " |")
+    return lines
+
+
 def _accepted(results: list[dict[str, Any]], group: str) -> str:
     shares = [r["uploads"][group]["share"] for r in results]
     return "-" if None in shares else f"{statistics.mean(shares):.0%}"
@@ -53,7 +70,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--paper", default="", help="the defence whose figures stand beside")
+    parser.add_argument("--across", default="", help="defences, a column each")
     given = parser.parse_args()
+    if given.across:
+        print("\n".join(across(groups(given.folder), given.across.split(","))))
+        return
     print("| " + " | ".join(COLUMNS) + " |")
     print("|---" * len(COLUMNS) + "|")
     for (defense, attack), results in groups(given.folder).items():

@@ -6,7 +6,7 @@ import pytest
 from report.run_folders import arrival, default_result, evaluation
 
 from secureafl.core.errors import RunError
-from secureafl.report.headline import headlines
+from secureafl.report.headline import headlines, spread
 from secureafl.report.tables import compare, read_run, read_runs
 
 
@@ -199,3 +199,16 @@ def test_missing_provenance_is_named(make_run):
     (path / "provenance.json").unlink()
     with pytest.raises(RunError, match=r"provenance\.json: no such file; restore"):
         read_run(path)
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "told"),
+    [
+        (0.15, 2.8e-5, "0.150 ± 0.000"),
+        (0.15, 0.02, "0.150 ± 0.020"),
+        (0.0, 0.0, "0.000 ± 0.000"),
+        (2e-4, 1e-4, "0.0002 ± 0.0001"),
+    ],
+)
+def test_deviation_has_no_more_decimals_than_the_mean(mean, std, told):
+    assert spread(mean, std) == told

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from secureafl.report.cells import Cell, Sheet, Spread, origin_of
 from secureafl.report.curves import over_columns
-from secureafl.report.headline import number
+from secureafl.report.headline import number, spread
 from secureafl.report.summary import shown, summaries
 from secureafl.report.writing import NOTHING, PAGE, fill, percent, save
 
@@ -54,14 +54,14 @@ def _ours(cell: Cell) -> str:
     """Mean and standard deviation of every metric, and how many runs are not in it yet."""
     if not cell.figures:
         return "missing"
-    told = " / ".join(_spread(spread, cell.finished) for spread in cell.figures.values())
+    told = " / ".join(_spread(found, cell.finished) for found in cell.figures.values())
     return told if cell.finished == cell.planned else f"{told} ({cell.finished} of {cell.planned})"
 
 
-def _spread(spread: Spread, runs: int) -> str:
-    if math.isnan(spread.mean):
+def _spread(found: Spread, runs: int) -> str:
+    if math.isnan(found.mean):
         return "diverged"
-    return f"{number(spread.mean)} ± {number(spread.std)}" if runs > 1 else number(spread.mean)
+    return spread(found.mean, found.std) if runs > 1 else number(found.mean)
 
 
 def _paper(cell: Cell) -> str:

@@ -17,6 +17,12 @@ def number(value: float | None) -> str:
     return f"{value:.3f}" if value == 0 or 0.001 <= abs(value) < 1000 else f"{value:.3g}"
 
 
+def spread(mean: float, std: float) -> str:
+    """A mean and its standard deviation, which has no more decimals than the mean."""
+    tiny = 0 < std < 0.001 <= abs(mean) < 1000
+    return f"{number(mean)} ± {f'{std:.3f}' if tiny else number(std)}"
+
+
 def headlines(runs: Iterable[Run]) -> list[str]:
     """What came out under each attack, without saying more than the runs do."""
     scenes: dict[tuple[str, str | None], dict[str, list[Run]]] = {}

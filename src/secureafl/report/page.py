@@ -13,7 +13,7 @@ from secureafl.digest.lanes import Lane, grounds, lanes, verdict
 from secureafl.labels import as_text, flatten, kind
 from secureafl.report.drawing import Picture
 from secureafl.report.figures import clients, holdings, lipschitz, over_rounds, staleness
-from secureafl.report.headline import headlines, number
+from secureafl.report.headline import headlines, spread
 from secureafl.report.tables import Late, Run, compare, read_runs
 from secureafl.report.writing import NOTHING, PAGE, fill, save
 
@@ -138,4 +138,4 @@ def _render(runs: Sequence[Run], pictures: list[Picture], sections: list[Section
 def _spread(late: Late | None) -> str:
     if late is None or math.isnan(late.mean):
         return NOTHING
-    return f"{number(late.mean)} ± {number(late.std)}"
+    return spread(late.mean, late.std)
