@@ -222,3 +222,10 @@ def test_pace_spans_no_pause_and_counts_rounds_done_again_once():
     assert [moment.rounds for moment in pace.moments.points] == [0, 100, 150, 250]
     assert pace.per_second == 10
     assert pace.times([99, 120, 900]) == [10, 500, 510]
+
+
+def test_trust_is_what_the_hardened_rule_is_read_by():
+    digest = Digest()
+    found = [arrival(0, 3, scores={"weight": 0.2, "norm": 1.0})]
+    digest.add(parse(lines(found).encode().splitlines()).events)
+    assert (digest.telling, digest.measure) == (("weight", None), "norm")

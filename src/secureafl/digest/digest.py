@@ -23,6 +23,7 @@ _TELLING = (
     ("entropy", "threshold"),
     ("cosine", None),
     ("score", None),
+    ("weight", None),
     ("distance", None),
     ("norm", None),
 )

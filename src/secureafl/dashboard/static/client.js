@@ -6,7 +6,7 @@ import { facts, showHead, showProblems } from "./head.js";
 import { uploadsTable } from "./overview.js";
 
 const NAMES = ["round", "accepted", "staleness", "value", "bound", "distance"];
-const TITLES = { lipschitz: "Lipschitz factor", distance: "Distance", norm: "Length of uploads", entropy: "Entropy", cosine: "Cosine", score: "Score" };
+const TITLES = { lipschitz: "Lipschitz factor", distance: "Distance", norm: "Length of uploads", entropy: "Entropy", cosine: "Cosine", score: "Score", weight: "Trust" };
 const LOGARITHMIC = new Set(["lipschitz", "distance", "norm"]);
 
 export class ClientPage {

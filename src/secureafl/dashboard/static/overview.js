@@ -12,6 +12,7 @@ const SCORE_NAMES = {
   entropy: ["Entropy of uploads", "Uploads above the line are refused."],
   cosine: ["Cosine of uploads", "With what the defence compares them with."],
   score: ["Score of uploads", "What the defence decides by."],
+  weight: ["Trust in clients", "The weight of each uploading client; a typical one has 1."],
   norm: ["Length of uploads", "This defence measures nothing itself."],
 };
 const LOGARITHMIC = new Set(["lipschitz", "distance", "norm"]);
