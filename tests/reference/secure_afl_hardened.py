@@ -65,9 +65,12 @@ def bending(seen, memory):
 class HardenedServer:
     """What every client said, in dictionaries."""
 
-    def __init__(self, n, clip_norm, shorten, word_memory, record_memory, crowding, approval, bend):
+    def __init__(
+        self, n, clip_norm, shorten, word_memory, record_memory, fading, crowding, approval, bend
+    ):
         self.n, self.clip_norm, self.shorten = n, clip_norm, shorten
-        self.word_memory, self.record_memory = word_memory, record_memory
+        self.word_memory, self.record_memory, self.fading = word_memory, record_memory, fading
+        self.now, self.said = 0, {}
         self.crowding, self.approval, self.bend = crowding, approval, bend
         self.sent, self.lengths, self.word, self.record, self.bends = {}, {}, {}, {}, {}
 
@@ -80,6 +83,10 @@ class HardenedServer:
             bends = bending([self.bends[k] for k in clients], self.record_memory)
             weights = [w * b for w, b in zip(weights, bends, strict=True)]
         mine = weights[clients.index(seen.client)]
+        self.now += 1
+        self.said[seen.client] = self.now
+        ages = [self.now - self.said[k] for k in clients]
+        weights = [w * self.fading**age for w, age in zip(weights, ages, strict=True)]
         total = sum(weights)
         direction = np.zeros_like(seen.weights)
         for weight, k in zip(weights, clients, strict=True):

@@ -6,6 +6,7 @@ it cannot see a consistent liar, and a coordinate-wise median loses what only a 
 Here the step is a mean, and trust decides the weights (`core.trust`):
 
 - nobody speaks louder than the median client;
+- what was said long ago counts less, since it answers a model that is gone;
 - a crowd that says the same thing, as colluders do, counts hardly more than a usual crowd;
 - who is contradicted more than others counts less;
 - the loss of an honest client bends upwards along the way the model goes. The published filter
@@ -49,6 +50,7 @@ class State(NamedTuple):
     record: Float[Tensor, "n d"]  # what it said over a longer time, by which it is judged
     gram: Float[Tensor, "n n"]  # inner products of the records
     bends: Bends
+    fresh: Float[Tensor, " n"]  # what the time since each word was said leaves of it
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class SecureAflHardened:
     shorten: bool = True  # uploads longer than the clients' median, to that
     word_memory: float = 0.5  # what a client's word keeps of itself at each of its uploads
     record_memory: float = 0.95  # the same of its record
+    fading: float = 0.8  # what a word keeps of its weight at each arrival; 1: all
     crowding: float = 4.0  # how sharply a crowd loses weight; 0: not at all
     approval: float = 4.0  # how sharply a contradicted client does; 0: not at all
     bending: bool = True  # whether the bend of a client's loss counts
@@ -68,6 +71,7 @@ class SecureAflHardened:
         for name in ("word_memory", "record_memory"):
             value = getattr(self, name)
             require(0 <= value < 1, name, value, "give 0 (only the last upload) to below 1")
+        require(0 < self.fading <= 1, "fading", self.fading, "give a share above 0, at most 1")
         for name in ("crowding", "approval"):
             value = getattr(self, name)
             require(0 <= value <= 64, name, value, "give 0 (off) to 64")
@@ -82,6 +86,7 @@ class SecureAflHardened:
             rows.clone(),
             torch.zeros(num_clients, num_clients, **exact),
             no_bends(num_clients, weights.device),
+            torch.zeros(num_clients, **exact),
         )
 
     def step(self, state, arrival, server):
@@ -92,20 +97,30 @@ class SecureAflHardened:
         scale = take_note(*numbers, arrival.client, news, *limits)
         self._remember(state, arrival, news.known, scale)
         memory = self.record_memory if self.bending else None
-        weights = trust(state.gram, known, state.bends, self.crowding, self.approval, memory)
+        trusted = trust(state.gram, known, state.bends, self.crowding, self.approval, memory)
+        # An old word answers a model that is gone.
+        state.fresh.mul_(self.fading).index_fill_(0, arrival.client.view(1), 1)
+        weights = trusted * state.fresh
         total = weights.sum()
         # Of very few clients most could be liars: until more are known, steps are shorter.
         enough = (known.double().sum() / min(_FEW, len(known))).clamp(max=1)
         share = (weights / total.clamp(min=1e-30)) * enough
         direction = share.to(arrival.gradient.dtype) @ state.word
-        weight = row(weights, arrival.client)
+        weight = row(trusted, arrival.client)
         return Decision(
             weight >= _COUNTED, total > 0, direction, {"weight": weight}, "trust"
         ), state
 
     def forget(self, state, client):
         index = client.view(1)
-        for kind in (state.lengths, state.word, state.record, state.gram, *state.bends):
+        for kind in (
+            state.lengths,
+            state.word,
+            state.record,
+            state.gram,
+            *state.bends,
+            state.fresh,
+        ):
             kind.index_fill_(0, index, 0)
         # The others' products with it stay until its next upload; nobody looks at them.
         return state._replace(sent=without_uploads(state.sent, client))
