@@ -8,7 +8,15 @@ from reference import secure_afl_hardened as oracle
 
 from secureafl.core.errors import ConfigError
 from secureafl.core.server import Server, Upload
-from secureafl.core.trust import bending, no_bends, standing, with_bend
+from secureafl.core.trust import (
+    bending,
+    constant,
+    no_bends,
+    no_constancy,
+    standing,
+    with_bend,
+    with_length,
+)
 from secureafl.defenses import SecureAflHardened
 
 DEFAULTS = {
@@ -19,6 +27,7 @@ DEFAULTS = {
     "fading": 0.8,
     "crowding": 4.0,
     "approval": 4.0,
+    "constancy": True,
     "bending": True,
 }
 
@@ -47,6 +56,7 @@ def test_the_oracle_is_given_the_defaults():
             "fading": st.sampled_from([0.3, 1.0]),
             "crowding": st.sampled_from([0.0, 1.0]),
             "approval": st.sampled_from([0.0, 1.0]),
+            "constancy": st.just(False),
             "bending": st.just(False),
         },
     ),
@@ -112,7 +122,7 @@ def test_a_loss_that_bends_downwards_is_not_trusted_and_noise_neither():
         for value in mean + 0.05 * rng.normal(size=30):
             args = torch.tensor(client), torch.tensor(value, dtype=torch.float64)
             bends = with_bend(bends, *args, torch.tensor(True), 0.95)
-    weights = bending(bends, 0.95)
+    weights = bending(bends, 0.95, torch.ones(9, dtype=torch.bool))
     assert weights[:6].min() > 0.9
     assert weights[6:8].tolist() == [0, 0]
     assert weights[8] > 0.9
@@ -123,7 +133,39 @@ def test_nobody_is_judged_by_bends_that_are_usual_downwards():
     for client in [0, 1, 2, 3, 4] * 4:
         bend = torch.tensor(-0.3 if client else 0.5, dtype=torch.float64)
         bends = with_bend(bends, torch.tensor(client), bend, torch.tensor(True), 0.9)
-    assert bending(bends, 0.9).tolist() == [1] * 5
+    assert bending(bends, 0.9, torch.ones(5, dtype=torch.bool)).tolist() == [1] * 5
+
+
+def records_of(uploads, memory=0.95):
+    """What is left of clients' uploads (client, upload, dimension), and their constancy."""
+    told = no_constancy(len(uploads), torch.device("cpu"))
+    records = uploads[:, 0].copy()
+    for k, own in enumerate(uploads):
+        for number, upload in enumerate(own):
+            heard = torch.tensor(number > 0)
+            squared = torch.tensor(upload @ upload)
+            with_length(told, torch.tensor(k), heard, squared, memory)
+            if number:
+                records[k] = memory * records[k] + (1 - memory) * upload
+    return told, torch.from_numpy((records**2).sum(axis=1))
+
+
+@pytest.mark.parametrize("liars", [2, 8])
+def test_who_says_something_else_every_time_says_nothing(liars):
+    rng = np.random.default_rng(6)
+    uploads = rng.normal(size=(20, 40, 3000))
+    uploads[liars:] += 0.5 * rng.normal(size=(20 - liars, 1, 3000))  # a fifth of it is constant
+    told, squared = records_of(uploads)
+    weights = constant(told, squared, torch.ones(20, dtype=torch.bool))
+    assert weights.tolist() == [0] * liars + [1] * (20 - liars)
+
+
+def test_nobody_is_judged_by_what_it_says_if_all_make_noise_or_few_have_spoken():
+    everybody = torch.ones(20, dtype=torch.bool)
+    uploads = np.random.default_rng(7).normal(size=(20, 40, 3000))
+    assert constant(*records_of(uploads), everybody).tolist() == [1] * 20
+    uploads[5:] += 1
+    assert constant(*records_of(uploads[:, :5]), everybody).tolist() == [1] * 20
 
 
 def trained_away(defense, lie, rounds=300):
@@ -154,7 +196,8 @@ LIES = {
 
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
 def test_two_fifths_of_liars_do_not_steer_the_model(lie):
-    trusting = SecureAflHardened(shorten=False, crowding=0.0, approval=0.0, bending=False)
+    nothing = {"crowding": 0.0, "approval": 0.0, "constancy": False, "bending": False}
+    trusting = SecureAflHardened(shorten=False, **nothing)
     assert not trained_away(trusting, lie) < 2 * trained_away(SecureAflHardened(), lie)
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from secureafl.core.trust import Bends
+from secureafl.core.trust import Bends, Constancy, Judging
 from secureafl.core.types import Arrival, News
 from secureafl.core.uploads import Uploads
 from secureafl.kernels import reference
@@ -32,11 +32,14 @@ def numbers_of(clients, share_known=0.8):
 
 
 @pytest.mark.parametrize("clients", CLIENTS)
-@pytest.mark.parametrize("memory", [None, 0.0, 0.95])
+@pytest.mark.parametrize("further", [False, True])
 @pytest.mark.parametrize(("crowding", "approval"), [(4.0, 4.0), (0.0, 1.0)])
-def test_trust_is_the_plain_one(gpu, clients, memory, crowding, approval):
+def test_trust_is_the_plain_one(gpu, clients, further, crowding, approval):
+    judging = Judging(crowding, approval, further, further, 0.95)
     for share_known in (0.0, 0.5, 1.0):
-        given = (*numbers_of(clients, share_known), crowding, approval, memory)
+        gram, known, bends = numbers_of(clients, share_known)
+        constancy = Constancy(2 * gram.diagonal(), 0.1 * torch.rand_like(bends.mean))
+        given = (gram, known, constancy, bends, judging)
         torch.testing.assert_close(gpu.trust(*given), reference.trust(*given))
 
 

@@ -46,13 +46,30 @@ def standing(records, crowding, approval):
     return weights
 
 
-def bending(seen, memory):
+def constant(told):
+    """Weights from how much of each record is not what noise would leave."""
+    said = [
+        (t["record"] @ t["record"] / max(t["loud"], 1e-30) - t["noise"]) / max(1 - t["noise"], 0.5)
+        for t in told
+    ]
+    judged = [t["noise"] < 0.5 for t in told]
+    usual = [s for s, j in zip(said, judged, strict=True) if j]
+    usual = lower_median(usual) if usual else math.inf
+    if not 0 < usual < math.inf:
+        return [1.0] * len(told)
+    return [
+        min(max(((s + 0.005) / usual - 0.1) / 0.2, 0.0), 1.0) if j else 1.0
+        for s, j in zip(said, judged, strict=True)
+    ]
+
+
+def bending(seen, memory, among):
     """Weights from the cosines between model moves and upload changes, newest last."""
-    usual = [c["mean"] for c in seen if c["count"] >= 3]
+    usual = [c["mean"] for c, a in zip(seen, among, strict=True) if a and c["count"] >= 3]
     usual = lower_median(usual) if usual else math.inf
     weights = []
-    for client in seen:
-        if client["count"] < 3 or not 0 < usual < math.inf:
+    for client, there in zip(seen, among, strict=True):
+        if not there or client["count"] < 3 or not 0 < usual < math.inf:
             weights.append(1.0)
             continue
         number = min(client["count"], round((1 + memory) / (1 - memory)))
@@ -66,11 +83,21 @@ class HardenedServer:
     """What every client said, in dictionaries."""
 
     def __init__(
-        self, n, clip_norm, shorten, word_memory, record_memory, fading, crowding, approval, bend
+        self,
+        n,
+        clip_norm,
+        shorten,
+        word_memory,
+        record_memory,
+        fading,
+        crowding,
+        approval,
+        constancy,
+        bend,
     ):
         self.n, self.clip_norm, self.shorten = n, clip_norm, shorten
         self.word_memory, self.record_memory, self.fading = word_memory, record_memory, fading
-        self.now, self.said = 0, {}
+        self.now, self.said, self.constancy, self.told = 0, {}, constancy, {}
         self.crowding, self.approval, self.bend = crowding, approval, bend
         self.sent, self.lengths, self.word, self.record, self.bends = {}, {}, {}, {}, {}
 
@@ -79,8 +106,13 @@ class HardenedServer:
         self._remember(seen)
         clients = sorted(self.word)
         weights = standing([self.record[k] for k in clients], self.crowding, self.approval)
+        among = [True] * len(clients)
+        if self.constancy:
+            said = constant([self.told[k] | {"record": self.record[k]} for k in clients])
+            weights = [w * c for w, c in zip(weights, said, strict=True)]
+            among = [c > 0 for c in said]
         if self.bend:
-            bends = bending([self.bends[k] for k in clients], self.record_memory)
+            bends = bending([self.bends[k] for k in clients], self.record_memory, among)
             weights = [w * b for w, b in zip(weights, bends, strict=True)]
         mine = weights[clients.index(seen.client)]
         self.now += 1
@@ -122,3 +154,9 @@ class HardenedServer:
         upload = gradient * (length / whole) if whole > length else gradient
         for kind, memory in ((self.word, self.word_memory), (self.record, self.record_memory)):
             kind[k] = memory * kind[k] + (1 - memory) * upload if k in kind else upload
+        memory = self.record_memory if k in self.told else 0.0
+        before = self.told.get(k, {"loud": 0.0, "noise": 0.0})
+        self.told[k] = {
+            "loud": memory * before["loud"] + (1 - memory) * (upload @ upload),
+            "noise": memory**2 * before["noise"] + (1 - memory) ** 2,
+        }

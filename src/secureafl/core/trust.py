@@ -19,8 +19,20 @@ if TYPE_CHECKING:
 
 TURNS = 3  # the centre follows the weights, and they the centre
 TINY = 1e-30
-LEAST, ENOUGH = 0.25, 0.75  # of the usual bend: no trust below, full trust above
-FEW = 3  # changes seen of a client before its bend is judged
+_SILENT, _SAYS = 0.1, 0.3  # of what the usual record says: no trust below, full trust above
+_DOUBT = 0.005  # of a record's square, which lengths that change may leave of noise
+_LEAST, _ENOUGH = 0.25, 0.75  # of the usual bend: no trust below, full trust above
+_FEW = 3  # changes seen of a client before its bend is judged
+
+
+class Judging(NamedTuple):
+    """What a client is judged by."""
+
+    crowding: float  # how sharply a crowd loses weight
+    approval: float  # how sharply a contradicted client does
+    constancy: bool  # whether it must say something
+    bending: bool  # whether its loss must bend
+    memory: float  # what its record keeps of itself at each upload
 
 
 def lower_median(values: Float[Tensor, " n"], which: Bool[Tensor, " n"]) -> Float[Tensor, ""]:
@@ -72,6 +84,50 @@ def _weights(
     return torch.where(known, weights * share**approval, 0)
 
 
+class Constancy(NamedTuple):
+    """Of each client: how much of its record noise alone would leave.
+
+    Noise says something else every time, so hardly any of it stays in a record. How much does, is
+    known: every upload's share in the record squared.
+    """
+
+    loud: Float[Tensor, " n"]  # mean square of what counted of the uploads' lengths
+    noise: Float[Tensor, " n"]  # share of it that a record of noise has
+
+
+def no_constancy(num_clients: int, device: torch.device) -> Constancy:
+    """Nothing has been said yet."""
+    nothing = torch.zeros(num_clients, dtype=torch.float64, device=device)
+    return Constancy(nothing, nothing.clone())
+
+
+def with_length(
+    constancy: Constancy, client: Tensor, heard: Tensor, squared: Tensor, memory: float
+) -> None:
+    """One more upload of a client's, of this squared length, in place."""
+    yes, kept = torch.ones_like(heard), memory * heard.double()
+    loud, noise = (row(kind, client) for kind in constancy)
+    set_row(constancy.loud, client, torch.lerp(squared, loud, kept), yes)
+    set_row(constancy.noise, client, kept**2 * noise + (1 - kept) ** 2, yes)
+
+
+def constant(
+    constancy: Constancy, squared: Float[Tensor, " n"], known: Bool[Tensor, " n"]
+) -> Float[Tensor, " n"]:
+    """Weights from how much of a record is no noise, next to what is usual.
+
+    `squared`: of the records' lengths. Nobody is judged by a few uploads, nor if the usual client
+    says next to nothing.
+    """
+    noise = constancy.noise
+    judged = known & (noise < 0.5)
+    said = (squared / constancy.loud.clamp(min=TINY) - noise) / (1 - noise).clamp(min=0.5)
+    usual = lower_median(said, judged)
+    ratio = (said + _DOUBT) / usual.clamp(min=TINY)
+    weights = ((ratio - _SILENT) / (_SAYS - _SILENT)).clamp(min=0, max=1)
+    return torch.where(judged & (usual > 0) & (usual < torch.inf), weights, 1.0)
+
+
 class Bends(NamedTuple):
     """Of each client: how its loss bends along the model's way.
 
@@ -105,21 +161,38 @@ def with_bend(
     return bends
 
 
-def bending(bends: Bends, memory: float) -> Float[Tensor, " n"]:
-    """Weights from how the clients' losses bend, next to what is usual.
+def bending(bends: Bends, memory: float, among: Bool[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """Weights from how the clients' losses bend, next to what is usual among some.
 
     A client has the benefit of the doubt by one standard error. Where the usual loss does not bend
     upwards, nobody can be told by this.
     """
-    judged = bends.count >= FEW
+    judged = (bends.count >= _FEW) & among
     usual = lower_median(bends.mean, judged)
-    numbers = bends.count.clamp(min=1, max=counted(memory))
+    numbers = bends.count.clamp(min=1, max=round((1 + memory) / max(1 - memory, 1e-3)))
     error = (bends.variance / numbers).sqrt()
     ratio = (bends.mean + error) / usual.clamp(min=TINY)
-    weights = ((ratio - LEAST) / (ENOUGH - LEAST)).clamp(min=0, max=1)
+    weights = ((ratio - _LEAST) / (_ENOUGH - _LEAST)).clamp(min=0, max=1)
     return torch.where(judged & (usual > 0) & (usual < torch.inf), weights, 1.0)
 
 
-def counted(memory: float) -> int:
-    """How many uploads a mean that keeps `memory` of itself at each is worth."""
-    return round((1 + memory) / max(1 - memory, 1e-3))
+def judged_further(
+    weights: Float[Tensor, " n"],
+    squared: Float[Tensor, " n"],
+    known: Bool[Tensor, " n"],
+    constancy: Constancy,
+    bends: Bends,
+    judging: Judging,
+) -> Float[Tensor, " n"]:
+    """What is left of the weights that clients have by their standing.
+
+    Noise that moved the model and is gone looks like a loss that bends: what bends are usual is
+    asked of those who say something.
+    """
+    among = known
+    if judging.constancy:
+        said = constant(constancy, squared, known)
+        weights, among = weights * said, known & (said > 0)
+    if judging.bending:
+        weights = weights * bending(bends, judging.memory, among)
+    return weights

@@ -8,7 +8,7 @@ Here the step is a mean, and trust decides the weights (`core.trust`):
 - nobody speaks louder than the median client;
 - what was said long ago counts less, since it answers a model that is gone;
 - a crowd that says the same thing, as colluders do, counts hardly more than a usual crowd;
-- who is contradicted more than others counts less;
+- who is contradicted more than others counts less, and so does who says something else every time;
 - the loss of an honest client bends upwards along the way the model goes. The published filter
   asks how much an upload changed for the model's move; this asks in which direction.
 
@@ -25,7 +25,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from secureafl.core.errors import require
-from secureafl.core.trust import Bends, no_bends
+from secureafl.core.trust import (
+    Bends,
+    Constancy,
+    Judging,
+    no_bends,
+    no_constancy,
+    with_length,
+)
 from secureafl.core.types import Decision
 from secureafl.core.uploads import Uploads, no_uploads, with_upload, without_uploads
 from secureafl.core.vectors import exactly_scaled, row, set_row
@@ -35,7 +42,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from secureafl.core.types import Arrival
+    from secureafl.core.types import Arrival, News
 
 _FEW = 10  # clients
 _COUNTED = 0.5  # of a typical client's weight: with less, an upload is told as not accepted
@@ -49,6 +56,7 @@ class State(NamedTuple):
     word: Float[Tensor, "n d"]  # what the client is taken to say
     record: Float[Tensor, "n d"]  # what it said over a longer time, by which it is judged
     gram: Float[Tensor, "n n"]  # inner products of the records
+    constancy: Constancy
     bends: Bends
     fresh: Float[Tensor, " n"]  # what the time since each word was said leaves of it
 
@@ -64,6 +72,7 @@ class SecureAflHardened:
     fading: float = 0.8  # what a word keeps of its weight at each arrival; 1: all
     crowding: float = 4.0  # how sharply a crowd loses weight; 0: not at all
     approval: float = 4.0  # how sharply a contradicted client does; 0: not at all
+    constancy: bool = True  # whether a client must say something, not just make noise
     bending: bool = True  # whether the bend of a client's loss counts
 
     def __post_init__(self) -> None:
@@ -85,6 +94,7 @@ class SecureAflHardened:
             rows,
             rows.clone(),
             torch.zeros(num_clients, num_clients, **exact),
+            no_constancy(num_clients, weights.device),
             no_bends(num_clients, weights.device),
             torch.zeros(num_clients, **exact),
         )
@@ -95,9 +105,8 @@ class SecureAflHardened:
         numbers = (state.lengths, state.bends, known)
         limits = (self.clip_norm, self.shorten, self.record_memory)
         scale = take_note(*numbers, arrival.client, news, *limits)
-        self._remember(state, arrival, news.known, scale)
-        memory = self.record_memory if self.bending else None
-        trusted = trust(state.gram, known, state.bends, self.crowding, self.approval, memory)
+        self._remember(state, arrival, news, scale)
+        trusted = trust(state.gram, known, state.constancy, state.bends, self._judging)
         # An old word answers a model that is gone.
         state.fresh.mul_(self.fading).index_fill_(0, arrival.client.view(1), 1)
         weights = trusted * state.fresh
@@ -125,9 +134,16 @@ class SecureAflHardened:
         # The others' products with it stay until its next upload; nobody looks at them.
         return state._replace(sent=without_uploads(state.sent, client))
 
-    def _remember(self, state: State, arrival: Arrival, heard: Tensor, scale: Tensor) -> None:
+    @property
+    def _judging(self) -> Judging:
+        by = (self.crowding, self.approval, self.constancy, self.bending)
+        return Judging(*by, self.record_memory)
+
+    def _remember(self, state: State, arrival: Arrival, news: News, scale: Tensor) -> None:
         """Put an upload, as long as it counts, into its client's rows."""
-        client, yes = arrival.client, torch.ones_like(heard)
+        client, heard, yes = arrival.client, news.known, torch.ones_like(news.known)
+        length = news.squared * scale**2
+        with_length(state.constancy, client, heard, length, self.record_memory)
         upload = exactly_scaled(arrival.gradient, scale)
         for kind, memory in ((state.word, self.word_memory), (state.record, self.record_memory)):
             kept = memory * heard.to(upload.dtype)

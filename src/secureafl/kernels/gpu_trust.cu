@@ -1,6 +1,6 @@
 // How far clients are trusted, on a GPU: the kernels behind `kernels.gpu_trust`, compiled after
 // `gpu_sums.cu`. One block each where only numbers of clients are at hand; `core.trust` says what and why.
-// TURNS, TINY, LEAST, ENOUGH, FEW: `core.trust`.
+// TURNS, TINY: `core.trust`.
 
 // ||upload - direction||
 extern "C" __global__ void distance(const float* upload, const float* direction, double* sums,
@@ -87,10 +87,9 @@ __device__ double sum_over(int n, Number number) {
   return __shfl_sync(FULL, total, 0);
 }
 
-// Each client's weight: see `reference.trust`. One block; a warp works on a client at a time.
-extern "C" __global__ void __launch_bounds__(1024) trust(
-    const double* gram, const flag* known, const double* mean, const double* variance, const index* count,
-    double* weights, double crowding, double approval, double most_counted, int n) {
+// Each client's weight: see `core.trust.standing`. One block; a warp works on a client at a time.
+extern "C" __global__ void __launch_bounds__(1024) standing(
+    const double* gram, const flag* known, double* weights, double crowding, double approval, int n) {
   extern __shared__ double room[];
   double *scale = room, *weight = scale + n, *centre = weight + n, *along = centre + n, *seen = along + n;
   double* number = seen + n;
@@ -141,14 +140,5 @@ extern "C" __global__ void __launch_bounds__(1024) trust(
       weight[i] = known[i] ? weight[i] * pow(fmin(number[i] / usual_share, 1.0), approval) : 0;
     __syncthreads();
   }
-  const auto is_judged = [&](int i) { return count[i] >= FEW; };
-  const double usual = most_counted > 0 ? lower_median(mean, is_judged, n) : 0;
-  for (int i = thread; i < n; i += blockDim.x) {
-    double bend = 1;
-    if (is_judged(i) && usual > 0 && usual < INFINITE) {
-      const double error = sqrt(variance[i] / fmin((double)count[i], most_counted));
-      bend = fmin(fmax(((mean[i] + error) / fmax(usual, TINY) - LEAST) / (ENOUGH - LEAST), 0.0), 1.0);
-    }
-    weights[i] = weight[i] * bend;
-  }
+  for (int i = thread; i < n; i += blockDim.x) weights[i] = weight[i];
 }

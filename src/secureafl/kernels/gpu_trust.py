@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from secureafl.core.trust import ENOUGH, FEW, LEAST, TINY, TURNS, counted
+from secureafl.core.trust import TINY, TURNS, judged_further
 from secureafl.core.types import News
 from secureafl.kernels import reference
 from secureafl.kernels.gpu_source import ONE_CLIENT, blocks_for, compiled, counter_for
@@ -14,7 +14,7 @@ from secureafl.kernels.gpu_source import ONE_CLIENT, blocks_for, compiled, count
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from secureafl.core.trust import Bends
+    from secureafl.core.trust import Bends, Constancy, Judging
     from secureafl.core.types import Arrival
     from secureafl.core.uploads import Uploads
 
@@ -68,26 +68,19 @@ def take_note(
 
 
 def trust(
-    gram: Tensor,
-    known: Tensor,
-    bends: Bends,
-    crowding: float,
-    approval: float,
-    memory: float | None,
+    gram: Tensor, known: Tensor, constancy: Constancy, bends: Bends, judging: Judging
 ) -> Tensor:
     """See `kernels.operations.trust`."""
     clients = len(gram)
     if clients > _MOST_CLIENTS:
-        return reference.trust(gram, known, bends, crowding, approval, memory)
+        return reference.trust(gram, known, constancy, bends, judging)
     weights = gram.new_empty(clients)
-    most = 0 if memory is None else counted(memory)
-    settings = [float(crowding), float(approval), float(most), clients]
+    settings = [float(judging.crowding), float(judging.approval), clients]
     threads = min(_BLOCK, 32 * clients)
-    arguments = [gram, known, *bends, weights, *settings]
-    _kernel("trust")((1, 1, 1), (threads, 1, 1), arguments, shared_mem=6 * 8 * clients)
-    return weights
+    arguments = [gram, known, weights, *settings]
+    _kernel("standing")((1, 1, 1), (threads, 1, 1), arguments, shared_mem=6 * 8 * clients)
+    return judged_further(weights, gram.diagonal(), known, constancy, bends, judging)
 
 
 def _kernel(name: str) -> Any:
-    numbers = {"TURNS": TURNS, "TINY": TINY, "LEAST": LEAST, "ENOUGH": ENOUGH, "FEW": FEW}
-    return compiled("gpu_trust.cu", name, tuple(numbers.items()))
+    return compiled("gpu_trust.cu", name, (("TURNS", TURNS), ("TINY", TINY)))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from secureafl.core.quantile import History
-    from secureafl.core.trust import Bends
+    from secureafl.core.trust import Bends, Constancy, Judging
     from secureafl.core.types import Arrival, Entry, Inner, News
     from secureafl.core.uploads import Uploads
     from secureafl.kernels.memory import Memory
@@ -137,10 +137,9 @@ def take_note(
 def trust(
     gram: Float[Tensor, "n n"],
     known: Bool[Tensor, " n"],
+    constancy: Constancy,
     bends: Bends,
-    crowding: float,
-    approval: float,
-    memory: float | None,
+    judging: Judging,
 ) -> Float[Tensor, " n"]:
-    """Each client's weight (`core.trust`); without a `memory`, bends do not count."""
-    return version_for(gram).trust(gram, known, bends, crowding, approval, memory)
+    """Each client's weight (`core.trust`)."""
+    return version_for(gram).trust(gram, known, constancy, bends, judging)

@@ -9,7 +9,7 @@ import torch
 
 from secureafl.core.quantile import observe, quantile
 from secureafl.core.server import LARGEST_NORM
-from secureafl.core.trust import bending, lower_median, standing, with_bend
+from secureafl.core.trust import judged_further, lower_median, standing, with_bend
 from secureafl.core.types import News
 from secureafl.core.vectors import choose, norm, row, set_row
 from secureafl.kernels.bfgs import lbfgs_shares as _lbfgs_shares
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from secureafl.core.quantile import History
-    from secureafl.core.trust import Bends
+    from secureafl.core.trust import Bends, Constancy, Judging
     from secureafl.core.types import Arrival, Entry, Inner
     from secureafl.core.uploads import Uploads
     from secureafl.kernels.memory import Memory
@@ -177,13 +177,8 @@ def take_note(
 
 
 def trust(
-    gram: Tensor,
-    known: Tensor,
-    bends: Bends,
-    crowding: float,
-    approval: float,
-    memory: float | None,
+    gram: Tensor, known: Tensor, constancy: Constancy, bends: Bends, judging: Judging
 ) -> Tensor:
     """See `kernels.operations.trust`."""
-    weights = standing(gram, known, crowding, approval)
-    return weights if memory is None else weights * bending(bends, memory)
+    weights = standing(gram, known, judging.crowding, judging.approval)
+    return judged_further(weights, gram.diagonal(), known, constancy, bends, judging)
