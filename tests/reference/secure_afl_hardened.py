@@ -105,12 +105,13 @@ class HardenedServer:
         self._note_bend(seen)
         self._remember(seen)
         clients = sorted(self.word)
-        weights = standing([self.record[k] for k in clients], self.crowding, self.approval)
-        among = [True] * len(clients)
+        said = [1.0] * len(clients)
         if self.constancy:
             said = constant([self.told[k] | {"record": self.record[k]} for k in clients])
-            weights = [w * c for w, c in zip(weights, said, strict=True)]
-            among = [c > 0 for c in said]
+        among = [share > 0 for share in said]
+        heard = [self.record[k] for k, share in zip(clients, said, strict=True) if share > 0]
+        stands = iter(standing(heard, self.crowding, self.approval))
+        weights = [share * next(stands) if share > 0 else 0.0 for share in said]
         if self.bend:
             bends = bending([self.bends[k] for k in clients], self.record_memory, among)
             weights = [w * b for w, b in zip(weights, bends, strict=True)]

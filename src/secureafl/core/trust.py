@@ -7,6 +7,7 @@ being unlike the others, but never gain.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -176,23 +177,22 @@ def bending(bends: Bends, memory: float, among: Bool[Tensor, " n"]) -> Float[Ten
     return torch.where(judged & (usual > 0) & (usual < torch.inf), weights, 1.0)
 
 
-def judged_further(
-    weights: Float[Tensor, " n"],
-    squared: Float[Tensor, " n"],
+def trusted(
+    gram: Float[Tensor, "n n"],
     known: Bool[Tensor, " n"],
     constancy: Constancy,
     bends: Bends,
     judging: Judging,
+    stand: Callable[[Tensor, Tensor, float, float], Tensor] = standing,
 ) -> Float[Tensor, " n"]:
-    """What is left of the weights that clients have by their standing.
+    """Each client's weight, from everything that is known of the clients.
 
-    Noise that moved the model and is gone looks like a loss that bends: what bends are usual is
-    asked of those who say something.
+    Who only makes noise is left out of all else that is asked: it stands with nobody, and noise
+    that moved the model and is gone looks like a loss that bends.
     """
-    among = known
+    said = known.to(gram.dtype)
     if judging.constancy:
-        said = constant(constancy, squared, known)
-        weights, among = weights * said, known & (said > 0)
-    if judging.bending:
-        weights = weights * bending(bends, judging.memory, among)
-    return weights
+        said = said * constant(constancy, gram.diagonal(), known)
+    heard = said > 0
+    weights = said * stand(gram, heard, judging.crowding, judging.approval)
+    return weights * bending(bends, judging.memory, heard) if judging.bending else weights

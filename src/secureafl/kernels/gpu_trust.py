@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from secureafl.core.trust import TINY, TURNS, judged_further
+from secureafl.core.trust import TINY, TURNS, standing, trusted
 from secureafl.core.types import News
 from secureafl.kernels import reference
 from secureafl.kernels.gpu_source import ONE_CLIENT, blocks_for, compiled, counter_for
@@ -71,15 +71,17 @@ def trust(
     gram: Tensor, known: Tensor, constancy: Constancy, bends: Bends, judging: Judging
 ) -> Tensor:
     """See `kernels.operations.trust`."""
-    clients = len(gram)
-    if clients > _MOST_CLIENTS:
-        return reference.trust(gram, known, constancy, bends, judging)
-    weights = gram.new_empty(clients)
-    settings = [float(judging.crowding), float(judging.approval), clients]
+    stand = _standing if len(gram) <= _MOST_CLIENTS else standing
+    return trusted(gram, known, constancy, bends, judging, stand)
+
+
+def _standing(gram: Tensor, known: Tensor, crowding: float, approval: float) -> Tensor:
+    """See `core.trust.standing`."""
+    clients, weights = len(gram), torch.empty_like(gram[0])
+    arguments = [gram, known, weights, float(crowding), float(approval), clients]
     threads = min(_BLOCK, 32 * clients)
-    arguments = [gram, known, weights, *settings]
     _kernel("standing")((1, 1, 1), (threads, 1, 1), arguments, shared_mem=6 * 8 * clients)
-    return judged_further(weights, gram.diagonal(), known, constancy, bends, judging)
+    return weights
 
 
 def _kernel(name: str) -> Any:

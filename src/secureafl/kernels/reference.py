@@ -9,7 +9,7 @@ import torch
 
 from secureafl.core.quantile import observe, quantile
 from secureafl.core.server import LARGEST_NORM
-from secureafl.core.trust import judged_further, lower_median, standing, with_bend
+from secureafl.core.trust import lower_median, trusted, with_bend
 from secureafl.core.types import News
 from secureafl.core.vectors import choose, norm, row, set_row
 from secureafl.kernels.bfgs import lbfgs_shares as _lbfgs_shares
@@ -180,5 +180,4 @@ def trust(
     gram: Tensor, known: Tensor, constancy: Constancy, bends: Bends, judging: Judging
 ) -> Tensor:
     """See `kernels.operations.trust`."""
-    weights = standing(gram, known, judging.crowding, judging.approval)
-    return judged_further(weights, gram.diagonal(), known, constancy, bends, judging)
+    return trusted(gram, known, constancy, bends, judging)
