@@ -46,6 +46,17 @@ def test_cell_finished_with_other_settings_is_not_taken_for_this_one(tmp_path):
     assert "holds a run with other settings; choose another --out" in update.message
 
 
+def test_cell_of_a_version_that_lacked_a_setting_is_not_taken_for_this_one(tmp_path):
+    grid = tiny_grid(defense=["kardam"])
+    run_here(grid.cells(), tmp_path)
+    (file,) = tmp_path.glob("*/experiment.toml")
+    kept = [line for line in file.read_text().splitlines() if not line.startswith("clip_norm")]
+    file.write_text("\n".join(kept))
+    (update,), _ = unfinished(grid.cells(), tmp_path)
+    assert update.state == "failed"
+    assert "did not have the setting 'defense.clip_norm'; choose another --out" in update.message
+
+
 def _signs_of_life(out):
     return sum(path.stat().st_size for path in out.glob("*/events.jsonl"))
 

@@ -19,7 +19,13 @@ from torch import Tensor
 from secureafl import __version__
 from secureafl.core.errors import RunError
 from secureafl.core.events import Event
-from secureafl.experiment import Experiment, read_experiment, write_experiment
+from secureafl.experiment import (
+    Experiment,
+    from_mapping,
+    read_experiment,
+    to_mapping,
+    write_experiment,
+)
 from secureafl.results import (
     EXPERIMENT,
     PROVENANCE,
@@ -31,6 +37,7 @@ from secureafl.results import (
 )
 from secureafl.settings import short_name
 from secureafl.simulation.simulator import Simulation
+from secureafl.toml import read_toml
 
 _FLUSH_SECONDS = 1.0
 _MOST_FOR_CHECKPOINTS = 0.05  # of the time a run computes; where several share a GPU, of its own
@@ -174,8 +181,23 @@ def open_run(experiment: Experiment, path: Path, checkpoint_seconds: float) -> R
 
 def require_same(experiment: Experiment, path: Path) -> None:
     """Raise unless the run in `path` is of this experiment."""
-    if read_experiment(path / EXPERIMENT) != experiment:
+    stored = read_toml(path / EXPERIMENT)
+    if from_mapping(stored) != experiment:
         raise RunError(f"{path}: holds a run with other settings; choose another --out")
+    # A setting that is missing would get today's default, and the run be taken for another.
+    missing = next(_missing(to_mapping(experiment), stored), "")
+    if missing:
+        when = f"was made by a version that did not have the setting '{missing}'"
+        raise RunError(f"{path}: {when}; choose another --out")
+
+
+def _missing(wanted: Mapping, stored: Mapping, above: str = "") -> Iterator[str]:
+    """Settings that one has and the other has not."""
+    for name, value in wanted.items():
+        if name not in stored:
+            yield above + name
+        elif isinstance(value, Mapping) and isinstance(stored[name], Mapping):
+            yield from _missing(value, stored[name], f"{above}{name}.")
 
 
 def resume_run(path: Path, checkpoint_seconds: float) -> Recording:
@@ -183,8 +205,10 @@ def resume_run(path: Path, checkpoint_seconds: float) -> Recording:
     folder = RunFolder(path)
     if folder.finished:
         raise RunError(f"{path}: already finished; see it with 'secureafl report {path}'")
+    experiment = read_experiment(path / EXPERIMENT)
+    require_same(experiment, path)
     checkpoint = folder.load_checkpoint()
-    simulation = Simulation(read_experiment(path / EXPERIMENT))
+    simulation = Simulation(experiment)
     expected = read_json(path / PROVENANCE).get("data_fingerprint")
     if simulation.data_fingerprint != expected:
         raise RunError(f"{path}: was begun on other data than {simulation.data_source}")
