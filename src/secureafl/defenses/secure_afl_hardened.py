@@ -121,16 +121,9 @@ class SecureAflHardened:
         ), state
 
     def forget(self, state, client):
-        index = client.view(1)
-        for kind in (
-            state.lengths,
-            state.word,
-            state.record,
-            state.gram,
-            *state.bends,
-            state.fresh,
-        ):
-            kind.index_fill_(0, index, 0)
+        numbers = (state.lengths, *state.constancy, *state.bends, state.fresh)
+        for kind in (state.word, state.record, state.gram, *numbers):
+            kind.index_fill_(0, client.view(1), 0)
         # The others' products with it stay until its next upload; nobody looks at them.
         return state._replace(sent=without_uploads(state.sent, client))
 

@@ -68,6 +68,7 @@ class Coordinator:
         self._server = self._make_server()
         self._state = self._server.start(flatten(model))
         self._malicious: set[int] = set()
+        self.step_seconds = 0.0  # the last step took
 
     def _make_server(self) -> Server:
         made = self.experiment
@@ -151,8 +152,11 @@ class Coordinator:
             _, state = self._server.refuse(self._state, upload, entry.reason)
             return Verdict(False, False, {}, entry.reason), state
         update = torch.from_numpy(entry.update).to(self.device)
+        began = time.perf_counter()
         decision, state = self._server.receive(self._state, upload._replace(update=update))
-        return read_verdict(decision), state
+        verdict = read_verdict(decision)
+        self.step_seconds = time.perf_counter() - began
+        return verdict, state
 
     def _hear(self, client: int, now: int) -> None:
         self._ageing.hear(client, now)

@@ -153,7 +153,9 @@ class Conversation:
         self.metrics.count(events, seconds)
         for event in events:
             if isinstance(event, ArrivalEvent):
-                facts = {**event._asdict(), "seconds": round(seconds, 4)}
+                # From answer to model, and the server's step alone.
+                took = {"seconds": round(seconds, 4), "step": round(self._server.step_seconds, 4)}
+                facts = {**event._asdict(), **took}
                 self._tell("arrival", node=request.node, **facts)
 
     def _give_up(self, request: Request, reason: str) -> None:
