@@ -15,13 +15,6 @@ CASES = [(50, 3, 1000), (7, 3, 77), (51, 1, 300), (1, 2, 5), (100, 3, 333), (64,
 CASES += [(300, 3, 500), (1000, 3, 200), (2, 5, 1)]  # clients, pairs, parameters
 
 
-@pytest.fixture(scope="module")
-def gpu():
-    from secureafl.kernels import gpu
-
-    return gpu
-
-
 def on_gpu(value, dtype=None):
     return torch.tensor(value, device="cuda", dtype=dtype)
 

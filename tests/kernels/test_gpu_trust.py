@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from secureafl.core.trust import Bends, Constancy, Judging
+from secureafl.core.trust import Bends
 from secureafl.core.types import Arrival, News
 from secureafl.core.uploads import Uploads
 from secureafl.kernels import reference
@@ -11,13 +11,6 @@ from secureafl.kernels import reference
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 CLIENTS = [1, 2, 7, 32, 50, 101, 300, 512, 600]
-
-
-@pytest.fixture(scope="module")
-def gpu():
-    from secureafl.kernels import gpu
-
-    return gpu
 
 
 def numbers_of(clients, share_known=0.8):
@@ -32,15 +25,12 @@ def numbers_of(clients, share_known=0.8):
 
 
 @pytest.mark.parametrize("clients", CLIENTS)
-@pytest.mark.parametrize("further", [False, True])
 @pytest.mark.parametrize(("crowding", "approval"), [(4.0, 4.0), (0.0, 1.0)])
-def test_trust_is_the_plain_one(gpu, clients, further, crowding, approval):
-    judging = Judging(crowding, approval, further, further, 0.95)
+def test_standing_is_the_plain_one(gpu, clients, crowding, approval):
     for share_known in (0.0, 0.5, 1.0):
-        gram, known, bends = numbers_of(clients, share_known)
-        constancy = Constancy(2 * gram.diagonal(), 0.1 * torch.rand_like(bends.mean))
-        given = (gram, known, constancy, bends, judging)
-        torch.testing.assert_close(gpu.trust(*given), reference.trust(*given))
+        gram, known, _ = numbers_of(clients, share_known)
+        given = (gram, known, crowding, approval)
+        torch.testing.assert_close(gpu.standing(*given), reference.standing(*given))
 
 
 @pytest.mark.parametrize("clients", CLIENTS)

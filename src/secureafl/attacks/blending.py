@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from secureafl.core.trust import Judging, lower_median
-from secureafl.kernels.operations import trust
+from secureafl.core.trust import lower_median
+from secureafl.kernels.operations import standing
 from secureafl.kernels.rows import directions
 
 if TYPE_CHECKING:
@@ -91,8 +91,6 @@ def _best_share(
     lying = told.nonzero()[:, 0]
     parts = torch.cat([directions(colluders.own[colluders.told]), back[None]])
     across, among = (parts @ kept.record.T).double(), (parts @ parts.T).double()
-    # A lie told for long says something, and leaves the bends of who tells it as they were.
-    judging = Judging(defense.crowding, defense.approval, False, False, defense.record_memory)
     gains = []
     for share in _LIES:
         mix = _mix(len(lying), share, among)
@@ -100,7 +98,7 @@ def _best_share(
         gram[lying] = mix @ across
         gram[:, lying] = gram[lying].T
         gram[lying[:, None], lying] = mix @ among @ mix.T
-        weights = trust(gram, known, kept.constancy, kept.bends, judging)
+        weights = standing(gram, known, defense.crowding, defense.approval)
         gains.append(share * weights[lying].sum() / weights.sum().clamp(min=1e-30))
     return _LIES[int(torch.stack(gains).argmax())]
 

@@ -7,7 +7,6 @@ being unlike the others, but never gain.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -24,16 +23,6 @@ _SILENT, _SAYS = 0.1, 0.3  # of what the usual record says: no trust below, full
 _DOUBT = 0.005  # of a record's square, which lengths that change may leave of noise
 _LEAST, _ENOUGH = 0.25, 0.75  # of the usual bend: no trust below, full trust above
 _FEW = 3  # changes seen of a client before its bend is judged
-
-
-class Judging(NamedTuple):
-    """What a client is judged by."""
-
-    crowding: float  # how sharply a crowd loses weight
-    approval: float  # how sharply a contradicted client does
-    constancy: bool  # whether it must say something
-    bending: bool  # whether its loss must bend
-    memory: float  # what its record keeps of itself at each upload
 
 
 def lower_median(values: Float[Tensor, " n"], which: Bool[Tensor, " n"]) -> Float[Tensor, ""]:
@@ -123,10 +112,7 @@ def constant(
     noise = constancy.noise
     judged = known & (noise < 0.5)
     said = (squared / constancy.loud.clamp(min=TINY) - noise) / (1 - noise).clamp(min=0.5)
-    usual = lower_median(said, judged)
-    ratio = (said + _DOUBT) / usual.clamp(min=TINY)
-    weights = ((ratio - _SILENT) / (_SAYS - _SILENT)).clamp(min=0, max=1)
-    return torch.where(judged & (usual > 0) & (usual < torch.inf), weights, 1.0)
+    return _next_to_usual(said, _DOUBT, judged, _SILENT, _SAYS)
 
 
 class Bends(NamedTuple):
@@ -169,30 +155,20 @@ def bending(bends: Bends, memory: float, among: Bool[Tensor, " n"]) -> Float[Ten
     upwards, nobody can be told by this.
     """
     judged = (bends.count >= _FEW) & among
-    usual = lower_median(bends.mean, judged)
     numbers = bends.count.clamp(min=1, max=round((1 + memory) / max(1 - memory, 1e-3)))
     error = (bends.variance / numbers).sqrt()
-    ratio = (bends.mean + error) / usual.clamp(min=TINY)
-    weights = ((ratio - _LEAST) / (_ENOUGH - _LEAST)).clamp(min=0, max=1)
-    return torch.where(judged & (usual > 0) & (usual < torch.inf), weights, 1.0)
+    return _next_to_usual(bends.mean, error, judged, _LEAST, _ENOUGH)
 
 
-def trusted(
-    gram: Float[Tensor, "n n"],
-    known: Bool[Tensor, " n"],
-    constancy: Constancy,
-    bends: Bends,
-    judging: Judging,
-    stand: Callable[[Tensor, Tensor, float, float], Tensor] = standing,
+def _next_to_usual(
+    values: Tensor, doubt: Tensor | float, judged: Tensor, least: float, enough: float
 ) -> Float[Tensor, " n"]:
-    """Each client's weight, from everything that is known of the clients.
+    """Weights from 0, at `least` of the median of those judged, to 1, at `enough` of it.
 
-    Who only makes noise is left out of all else that is asked: it stands with nobody, and noise
-    that moved the model and is gone looks like a loss that bends.
+    `doubt` is to a client's credit. Who is not judged has 1, and so has everybody where the median
+    is not above 0.
     """
-    said = known.to(gram.dtype)
-    if judging.constancy:
-        said = said * constant(constancy, gram.diagonal(), known)
-    heard = said > 0
-    weights = said * stand(gram, heard, judging.crowding, judging.approval)
-    return weights * bending(bends, judging.memory, heard) if judging.bending else weights
+    usual = lower_median(values, judged)
+    ratio = (values + doubt) / usual.clamp(min=TINY)
+    weights = ((ratio - least) / (enough - least)).clamp(min=0, max=1)
+    return torch.where(judged & (usual > 0) & (usual < torch.inf), weights, 1.0)

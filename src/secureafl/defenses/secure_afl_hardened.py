@@ -28,7 +28,8 @@ from secureafl.core.errors import require
 from secureafl.core.trust import (
     Bends,
     Constancy,
-    Judging,
+    bending,
+    constant,
     no_bends,
     no_constancy,
     with_length,
@@ -36,7 +37,7 @@ from secureafl.core.trust import (
 from secureafl.core.types import Decision
 from secureafl.core.uploads import Uploads, no_uploads, with_upload, without_uploads
 from secureafl.core.vectors import exactly_scaled, row, set_row
-from secureafl.kernels.operations import compare, take_note, trust
+from secureafl.kernels.operations import compare, standing, take_note
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -106,7 +107,7 @@ class SecureAflHardened:
         limits = (self.clip_norm, self.shorten, self.record_memory)
         scale = take_note(*numbers, arrival.client, news, *limits)
         self._remember(state, arrival, news, scale)
-        trusted = trust(state.gram, known, state.constancy, state.bends, self._judging)
+        trusted = self._trust(state, known)
         # An old word answers a model that is gone.
         state.fresh.mul_(self.fading).index_fill_(0, arrival.client.view(1), 1)
         weights = trusted * state.fresh
@@ -127,10 +128,20 @@ class SecureAflHardened:
         # The others' products with it stay until its next upload; nobody looks at them.
         return state._replace(sent=without_uploads(state.sent, client))
 
-    @property
-    def _judging(self) -> Judging:
-        by = (self.crowding, self.approval, self.constancy, self.bending)
-        return Judging(*by, self.record_memory)
+    def _trust(self, state: State, known: Tensor) -> Tensor:
+        """Each client's weight, from everything that is known of the clients.
+
+        Who only makes noise is left out of all else that is asked: it stands with nobody, and noise
+        that moved the model and is gone looks like a loss that bends.
+        """
+        said = known.to(state.gram.dtype)
+        if self.constancy:
+            said = said * constant(state.constancy, state.gram.diagonal(), known)
+        heard = said > 0
+        weights = said * standing(state.gram, heard, self.crowding, self.approval)
+        return (
+            weights * bending(state.bends, self.record_memory, heard) if self.bending else weights
+        )
 
     def _remember(self, state: State, arrival: Arrival, news: News, scale: Tensor) -> None:
         """Put an upload, as long as it counts, into its client's rows."""

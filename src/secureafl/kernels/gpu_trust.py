@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from secureafl.core.trust import TINY, TURNS, standing, trusted
+from secureafl.core.trust import TINY, TURNS
 from secureafl.core.types import News
 from secureafl.kernels import reference
 from secureafl.kernels.gpu_source import ONE_CLIENT, blocks_for, compiled, counter_for
@@ -14,7 +14,7 @@ from secureafl.kernels.gpu_source import ONE_CLIENT, blocks_for, compiled, count
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from secureafl.core.trust import Bends, Constancy, Judging
+    from secureafl.core.trust import Bends
     from secureafl.core.types import Arrival
     from secureafl.core.uploads import Uploads
 
@@ -67,16 +67,10 @@ def take_note(
     return scale
 
 
-def trust(
-    gram: Tensor, known: Tensor, constancy: Constancy, bends: Bends, judging: Judging
-) -> Tensor:
-    """See `kernels.operations.trust`."""
-    stand = _standing if len(gram) <= _MOST_CLIENTS else standing
-    return trusted(gram, known, constancy, bends, judging, stand)
-
-
-def _standing(gram: Tensor, known: Tensor, crowding: float, approval: float) -> Tensor:
-    """See `core.trust.standing`."""
+def standing(gram: Tensor, known: Tensor, crowding: float, approval: float) -> Tensor:
+    """See `kernels.operations.standing`."""
+    if len(gram) > _MOST_CLIENTS:
+        return reference.standing(gram, known, crowding, approval)
     clients, weights = len(gram), torch.empty_like(gram[0])
     arguments = [gram, known, weights, float(crowding), float(approval), clients]
     threads = min(_BLOCK, 32 * clients)

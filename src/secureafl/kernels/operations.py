@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from secureafl.core.quantile import History
-    from secureafl.core.trust import Bends, Constancy, Judging
+    from secureafl.core.trust import Bends
     from secureafl.core.types import Arrival, Entry, Inner, News
     from secureafl.core.uploads import Uploads
     from secureafl.kernels.memory import Memory
@@ -134,12 +134,8 @@ def take_note(
     return version_for(lengths).take_note(*numbers, clip_norm, shorten, memory)
 
 
-def trust(
-    gram: Float[Tensor, "n n"],
-    known: Bool[Tensor, " n"],
-    constancy: Constancy,
-    bends: Bends,
-    judging: Judging,
+def standing(
+    gram: Float[Tensor, "n n"], known: Bool[Tensor, " n"], crowding: float, approval: float
 ) -> Float[Tensor, " n"]:
-    """Each client's weight (`core.trust`)."""
-    return version_for(gram).trust(gram, known, constancy, bends, judging)
+    """Weights of the known clients, from the inner products of what they say (`core.trust`)."""
+    return version_for(gram).standing(gram, known, crowding, approval)

@@ -9,7 +9,7 @@ import torch
 
 from secureafl.core.quantile import observe, quantile
 from secureafl.core.server import LARGEST_NORM
-from secureafl.core.trust import lower_median, trusted, with_bend
+from secureafl.core.trust import lower_median, standing, with_bend
 from secureafl.core.types import News
 from secureafl.core.vectors import choose, norm, row, set_row
 from secureafl.kernels.bfgs import lbfgs_shares as _lbfgs_shares
@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from secureafl.core.quantile import History
-    from secureafl.core.trust import Bends, Constancy, Judging
+    from secureafl.core.trust import Bends
     from secureafl.core.types import Arrival, Entry, Inner
     from secureafl.core.uploads import Uploads
     from secureafl.kernels.memory import Memory
+
+__all__ = ["standing"]  # of `core.trust`
 
 
 def meet(memory: Memory, arrival: Arrival) -> News:
@@ -174,10 +176,3 @@ def take_note(
     if shorten:
         most = torch.minimum(most, lower_median(lengths, known))
     return clip_factors(length, most)
-
-
-def trust(
-    gram: Tensor, known: Tensor, constancy: Constancy, bends: Bends, judging: Judging
-) -> Tensor:
-    """See `kernels.operations.trust`."""
-    return trusted(gram, known, constancy, bends, judging)

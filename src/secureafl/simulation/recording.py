@@ -22,7 +22,6 @@ from secureafl.core.events import Event
 from secureafl.experiment import (
     Experiment,
     from_mapping,
-    read_experiment,
     to_mapping,
     write_experiment,
 )
@@ -181,14 +180,20 @@ def open_run(experiment: Experiment, path: Path, checkpoint_seconds: float) -> R
 
 def require_same(experiment: Experiment, path: Path) -> None:
     """Raise unless the run in `path` is of this experiment."""
-    stored = read_toml(path / EXPERIMENT)
-    if from_mapping(stored) != experiment:
+    if _stored(path) != experiment:
         raise RunError(f"{path}: holds a run with other settings; choose another --out")
-    # A setting that is missing would get today's default, and the run be taken for another.
+
+
+def _stored(path: Path) -> Experiment:
+    """The experiment of a run; a run that lacks one of today's settings is refused."""
+    stored = read_toml(path / EXPERIMENT)
+    experiment = from_mapping(stored)
+    # What is missing would get today's default, and the run be taken for another.
     missing = next(_missing(to_mapping(experiment), stored), "")
     if missing:
         when = f"was made by a version that did not have the setting '{missing}'"
         raise RunError(f"{path}: {when}; choose another --out")
+    return experiment
 
 
 def _missing(wanted: Mapping, stored: Mapping, above: str = "") -> Iterator[str]:
@@ -205,10 +210,8 @@ def resume_run(path: Path, checkpoint_seconds: float) -> Recording:
     folder = RunFolder(path)
     if folder.finished:
         raise RunError(f"{path}: already finished; see it with 'secureafl report {path}'")
-    experiment = read_experiment(path / EXPERIMENT)
-    require_same(experiment, path)
     checkpoint = folder.load_checkpoint()
-    simulation = Simulation(experiment)
+    simulation = Simulation(_stored(path))
     expected = read_json(path / PROVENANCE).get("data_fingerprint")
     if simulation.data_fingerprint != expected:
         raise RunError(f"{path}: was begun on other data than {simulation.data_source}")
