@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from secureafl.core.trust import Bends
+from secureafl.core.trees import name_tensors, rebuild
+from secureafl.core.trust import Bends, Constancy, Doubts, Notes
 from secureafl.core.types import Arrival, News
 from secureafl.core.uploads import Uploads
 from secureafl.kernels import reference
@@ -11,26 +12,71 @@ from secureafl.kernels import reference
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 CLIENTS = [1, 2, 7, 32, 50, 101, 300, 512, 600]
+DOUBTS = Doubts(0.95, 0.8, 4.0, 4.0, constancy=True, bending=True)
 
 
-def numbers_of(clients, share_known=0.8):
-    """Inner products, who is known, and bends, at random."""
+def noted_of(clients):
+    """Notes of clients, some of them a crowd and some noisy, at random."""
     torch.manual_seed(clients)
-    rows = torch.randn(clients, 40, dtype=torch.float64, device="cuda")
-    rows[clients // 2 :] += 2 * torch.randn(40, dtype=torch.float64, device="cuda")  # a crowd
-    known = torch.rand(clients, device="cuda") < share_known
-    mean = 0.2 * torch.rand(clients, dtype=torch.float64, device="cuda") - 0.02
+    exact = {"dtype": torch.float64, "device": "cuda"}
+    rows = torch.randn(clients, 40, **exact)
+    rows[clients // 2 :] += 2 * torch.randn(40, **exact)  # a crowd
+    rows[::5] /= 9  # hardly anything of what these say stays
+    number, other = torch.rand(2, clients, **exact)
     count = torch.randint(0, 60, (clients,), device="cuda")
-    return rows @ rows.T, known, Bends(mean, torch.rand_like(mean) / 9, count)
+    bends = Bends(0.2 * number - 0.02, other / 9, count)
+    constancy = Constancy(40 + 100 * other, 0.6 * number**2)
+    return Notes(20 * other, constancy, bends, rows @ rows.T, number)
+
+
+def numbers_in(notes):
+    return name_tensors(notes, "")
+
+
+def copied(notes):
+    return rebuild(notes, "", {name: field.clone() for name, field in numbers_in(notes).items()})
+
+
+def assert_same(one, other, **tolerance):
+    for a, b in zip(one, other, strict=True):
+        torch.testing.assert_close(a, b, **tolerance)
+
+
+def some_known(clients, share):
+    return torch.rand(clients, device="cuda") < share
 
 
 @pytest.mark.parametrize("clients", CLIENTS)
 @pytest.mark.parametrize(("crowding", "approval"), [(4.0, 4.0), (0.0, 1.0)])
 def test_standing_is_the_plain_one(gpu, clients, crowding, approval):
     for share_known in (0.0, 0.5, 1.0):
-        gram, known, _ = numbers_of(clients, share_known)
-        given = (gram, known, crowding, approval)
+        known = some_known(clients, share_known)
+        given = (noted_of(clients).gram, known, crowding, approval)
         torch.testing.assert_close(gpu.standing(*given), reference.standing(*given))
+
+
+SETTINGS = [
+    {},
+    {"constancy": False},
+    {"bending": False},
+    {"crowding": 0.0, "memory": 0.5},
+    {"fading": 1.0, "approval": 0.0},
+]
+
+
+@pytest.mark.parametrize("clients", CLIENTS)
+@pytest.mark.parametrize("changed", SETTINGS)
+def test_weights_are_the_plain_ones(gpu, clients, changed):
+    for share_known in (0.1, 0.5, 1.0):
+        notes, client = noted_of(clients), torch.tensor(clients // 3, device="cuda")
+        known = some_known(clients, share_known).index_fill_(0, client.view(1), True)
+        products = notes.gram[client].float() * 1.1
+        results = []
+        for version in (gpu, reference):
+            own = copied(notes)
+            found = version.weigh(own, known, client, products, DOUBTS._replace(**changed))
+            results.append([*found, *numbers_in(own).values()])
+        assert_same(*results)
 
 
 @pytest.mark.parametrize("clients", CLIENTS)
@@ -38,19 +84,33 @@ def test_standing_is_the_plain_one(gpu, clients, crowding, approval):
 @pytest.mark.parametrize("shorten", [True, False])
 @pytest.mark.parametrize("moved", [0.0, 3.0, torch.inf])
 def test_notes_are_the_plain_ones(gpu, clients, heard, shorten, moved):
-    _, known, bends = numbers_of(clients)
-    lengths = torch.rand(clients, dtype=torch.float64, device="cuda") * known
+    notes, known = noted_of(clients), some_known(clients, 0.8)
     client = torch.tensor(clients // 2, device="cuda")
-    known[client] = True
     found = torch.tensor([moved, -1.5, 2.0, 0.5], dtype=torch.float64, device="cuda")
     news = News(torch.tensor(heard, device="cuda"), *found.unbind())
     results = []
     for version in (gpu, reference):
-        own, notes = lengths.clone(), Bends(*(field.clone() for field in bends))
-        scale = version.take_note(own, notes, known, client, news, 0.3, shorten, 0.9)
-        results.append([scale, own, *notes])
-    for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(one, other)
+        own, others = copied(notes), known.clone()
+        scale = version.take_note(own, others, client, news, 0.3, shorten, 0.9)
+        results.append([scale, others, *numbers_in(own).values()])
+    assert_same(*results)
+
+
+@pytest.mark.parametrize("size", [1, 31, 5000, 139_960])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("heard", [True, False])
+def test_what_is_remembered_is_the_plain_thing(gpu, size, dtype, heard):
+    rows = torch.randn(4, 5, size, device="cuda", dtype=dtype)
+    gradient, base = torch.randn(2, size, device="cuda", dtype=dtype)
+    arrival = Arrival(torch.tensor(3, device="cuda"), torch.tensor(0), gradient, base)
+    given = (torch.tensor(heard, device="cuda"), torch.tensor(0.3, device="cuda").double())
+    results = []
+    for version in (gpu, reference):
+        sent, base, word, record = rows.clone()
+        known = torch.ones(5, dtype=torch.bool, device="cuda")
+        mine = version.remember(Uploads(sent, base, known), word, record, arrival, *given, 0.5, 0.9)
+        results.append([mine, sent, base, word, record])
+    assert_same(*results)
 
 
 @pytest.mark.parametrize("size", [1, 31, 5000, 139_960])

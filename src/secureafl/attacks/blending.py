@@ -65,7 +65,7 @@ def blended(
     colluders = _after(colluders, kept, honest, gradient, seen.member)
     own, honestly = directions(torch.stack([gradient, colluders.honest]))
     share = strength * _best_share(defense, kept, colluders, malicious, -honestly)
-    length = lower_median(kept.lengths, known).to(gradient.dtype)
+    length = lower_median(kept.notes.lengths, known).to(gradient.dtype)
     lie = length * ((1 - share**2) ** 0.5 * own - share * honestly)
     return torch.where(honest.any(), lie, gradient), colluders
 
@@ -94,7 +94,7 @@ def _best_share(
     gains = []
     for share in _LIES:
         mix = _mix(len(lying), share, among)
-        gram = kept.gram.clone()
+        gram = kept.notes.gram.clone()
         gram[lying] = mix @ across
         gram[:, lying] = gram[lying].T
         gram[lying[:, None], lying] = mix @ among @ mix.T

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 TURNS = 3  # the centre follows the weights, and they the centre
 TINY = 1e-30
-_SILENT, _SAYS = 0.1, 0.3  # of what the usual record says: no trust below, full trust above
-_DOUBT = 0.005  # of a record's square, which lengths that change may leave of noise
-_LEAST, _ENOUGH = 0.25, 0.75  # of the usual bend: no trust below, full trust above
-_FEW = 3  # changes seen of a client before its bend is judged
+SILENT, SAYS = 0.1, 0.3  # of what the usual record says: no trust below, full trust above
+DOUBT = 0.005  # of a record's square, which lengths that change may leave of noise
+LEAST, ENOUGH = 0.25, 0.75  # of the usual bend: no trust below, full trust above
+SEEN = 3  # changes of a client before its bend is judged
+FEW = 10  # clients: of so few most could be liars
 
 
 def lower_median(values: Float[Tensor, " n"], which: Bool[Tensor, " n"]) -> Float[Tensor, ""]:
@@ -112,7 +113,7 @@ def constant(
     noise = constancy.noise
     judged = known & (noise < 0.5)
     said = (squared / constancy.loud.clamp(min=TINY) - noise) / (1 - noise).clamp(min=0.5)
-    return _next_to_usual(said, _DOUBT, judged, _SILENT, _SAYS)
+    return _next_to_usual(said, DOUBT, judged, SILENT, SAYS)
 
 
 class Bends(NamedTuple):
@@ -154,10 +155,15 @@ def bending(bends: Bends, memory: float, among: Bool[Tensor, " n"]) -> Float[Ten
     A client has the benefit of the doubt by one standard error. Where the usual loss does not bend
     upwards, nobody can be told by this.
     """
-    judged = (bends.count >= _FEW) & among
-    numbers = bends.count.clamp(min=1, max=round((1 + memory) / max(1 - memory, 1e-3)))
+    judged = (bends.count >= SEEN) & among
+    numbers = bends.count.clamp(min=1, max=remembered(memory))
     error = (bends.variance / numbers).sqrt()
-    return _next_to_usual(bends.mean, error, judged, _LEAST, _ENOUGH)
+    return _next_to_usual(bends.mean, error, judged, LEAST, ENOUGH)
+
+
+def remembered(memory: float) -> int:
+    """How many numbers a fading mean of them is worth."""
+    return round((1 + memory) / max(1 - memory, 1e-3))
 
 
 def _next_to_usual(
@@ -172,3 +178,72 @@ def _next_to_usual(
     ratio = (values + doubt) / usual.clamp(min=TINY)
     weights = ((ratio - least) / (enough - least)).clamp(min=0, max=1)
     return torch.where(judged & (usual > 0) & (usual < torch.inf), weights, 1.0)
+
+
+class Notes(NamedTuple):
+    """All that is noted of the clients, in numbers."""
+
+    lengths: Float[Tensor, " n"]  # of the last uploads
+    constancy: Constancy
+    bends: Bends
+    gram: Float[Tensor, "n n"]  # inner products of the records
+    fresh: Float[Tensor, " n"]  # what the time since each client's word leaves of it
+
+
+def no_notes(num_clients: int, device: torch.device) -> Notes:
+    """Nothing is known of anybody."""
+    nothing = torch.zeros(num_clients, num_clients, dtype=torch.float64, device=device)
+    told, bends = no_constancy(num_clients, device), no_bends(num_clients, device)
+    return Notes(nothing[0].clone(), told, bends, nothing, nothing[0].clone())
+
+
+class Doubts(NamedTuple):
+    """What makes a client count less, and how sharply."""
+
+    memory: float  # of records and bends
+    fading: float
+    crowding: float
+    approval: float
+    constancy: bool
+    bending: bool
+
+
+class Weighed(NamedTuple):
+    """What the clients' words count for, now that one has spoken."""
+
+    own: Float[Tensor, ""]  # its trust
+    total: Float[Tensor, ""]  # of all trust, after fading
+    shares: Float[Tensor, " n"]  # of the words in the step, in their dtype
+
+
+def weigh(
+    notes: Notes,
+    known: Bool[Tensor, " n"],
+    client: Int[Tensor, ""],
+    products: Float[Tensor, " n"],
+    doubts: Doubts,
+) -> Weighed:
+    """See `kernels.operations.weigh`."""
+    index, exact = client.view(1), products.to(notes.gram.dtype)
+    notes.gram.index_copy_(0, index, exact[None])
+    notes.gram.index_copy_(1, index, exact[:, None])
+    trust = trusted(notes, known, doubts)
+    weights = trust * notes.fresh.mul_(doubts.fading).index_fill_(0, index, 1)
+    total = weights.sum()
+    enough = (known.to(total.dtype).sum() / min(FEW, len(known))).clamp(max=1)
+    shares = (weights / total.clamp(min=TINY)) * enough
+    return Weighed(row(trust, client), total, shares.to(products.dtype))
+
+
+def trusted(notes: Notes, known: Bool[Tensor, " n"], doubts: Doubts) -> Float[Tensor, " n"]:
+    """Each client's weight, from everything that is noted; 0 for who is not known.
+
+    Who only makes noise is left out of all else that is asked: it stands with nobody, and noise
+    that moved the model and is gone looks like a loss that bends.
+    """
+    weights = known.to(notes.gram.dtype)
+    if doubts.constancy:
+        weights = weights * constant(notes.constancy, notes.gram.diagonal(), known)
+    heard = weights > 0
+    weights = weights * standing(notes.gram, heard, doubts.crowding, doubts.approval)
+    return weights * bending(notes.bends, doubts.memory, heard) if doubts.bending else weights

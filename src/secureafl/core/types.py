@@ -32,7 +32,7 @@ class Decision(NamedTuple):
     direction: Float[Tensor, " d"]  # w <- w - eta * direction, if ready
     scores: dict[str, Tensor]  # what the decision rests on: for report and dashboard
     reason: str  # why, should `accepted` turn out False
-    bounded: bool = False  # whether `ready` already excludes directions beyond LARGEST_NORM
+    bounded: bool = False  # whether the direction, if ready, is surely not beyond LARGEST_NORM
 
 
 class ServerView(NamedTuple):

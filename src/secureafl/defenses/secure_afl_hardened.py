@@ -22,30 +22,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
-
 from secureafl.core.errors import require
-from secureafl.core.trust import (
-    Bends,
-    Constancy,
-    bending,
-    constant,
-    no_bends,
-    no_constancy,
-    with_length,
-)
+from secureafl.core.trust import Doubts, Notes, no_notes
 from secureafl.core.types import Decision
-from secureafl.core.uploads import Uploads, no_uploads, with_upload, without_uploads
-from secureafl.core.vectors import exactly_scaled, row, set_row
-from secureafl.kernels.operations import compare, standing, take_note
+from secureafl.core.uploads import Uploads, no_uploads, without_uploads
+from secureafl.kernels.operations import compare, remember, take_note, weigh
 
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from secureafl.core.types import Arrival, News
-
-_FEW = 10  # clients
 _COUNTED = 0.5  # of a typical client's weight: with less, an upload is told as not accepted
 
 
@@ -53,13 +39,9 @@ class State(NamedTuple):
     """What survives an arrival. Row k is client k's."""
 
     sent: Uploads  # the last upload as it came, and the model under it
-    lengths: Float[Tensor, " n"]  # of these
     word: Float[Tensor, "n d"]  # what the client is taken to say
     record: Float[Tensor, "n d"]  # what it said over a longer time, by which it is judged
-    gram: Float[Tensor, "n n"]  # inner products of the records
-    constancy: Constancy
-    bends: Bends
-    fresh: Float[Tensor, " n"]  # what the time since each word was said leaves of it
+    notes: Notes
 
 
 @dataclass(frozen=True)
@@ -88,70 +70,31 @@ class SecureAflHardened:
 
     def init(self, num_clients, weights):
         rows = weights.new_zeros(num_clients, weights.numel())
-        exact = {"dtype": torch.float64, "device": weights.device}
-        return State(
-            no_uploads(num_clients, weights),
-            torch.zeros(num_clients, **exact),
-            rows,
-            rows.clone(),
-            torch.zeros(num_clients, num_clients, **exact),
-            no_constancy(num_clients, weights.device),
-            no_bends(num_clients, weights.device),
-            torch.zeros(num_clients, **exact),
-        )
+        notes = no_notes(num_clients, weights.device)
+        return State(no_uploads(num_clients, weights), rows, rows.clone(), notes)
 
     def step(self, state, arrival, server):
-        news = compare(state.sent, arrival)
-        known = with_upload(state.sent, arrival).known
-        numbers = (state.lengths, state.bends, known)
+        sent, word, record, notes = state
+        client, news = arrival.client, compare(sent, arrival)
         limits = (self.clip_norm, self.shorten, self.record_memory)
-        scale = take_note(*numbers, arrival.client, news, *limits)
-        self._remember(state, arrival, news, scale)
-        trusted = self._trust(state, known)
-        # An old word answers a model that is gone.
-        state.fresh.mul_(self.fading).index_fill_(0, arrival.client.view(1), 1)
-        weights = trusted * state.fresh
-        total = weights.sum()
-        # Of very few clients most could be liars: until more are known, steps are shorter.
-        enough = (known.double().sum() / min(_FEW, len(known))).clamp(max=1)
-        share = (weights / total.clamp(min=1e-30)) * enough
-        direction = share.to(arrival.gradient.dtype) @ state.word
-        weight = row(trusted, arrival.client)
-        return Decision(
-            weight >= _COUNTED, total > 0, direction, {"weight": weight}, "trust"
-        ), state
+        scale = take_note(notes, sent.known, client, news, *limits)
+        memories = (self.word_memory, self.record_memory)
+        mine = remember(sent, word, record, arrival, news.known, scale, *memories)
+        found = weigh(notes, sent.known, client, record @ mine, self._doubts)
+        accepted, ready = found.own >= _COUNTED, found.total > 0
+        direction, scores = found.shares @ word, {"weight": found.own}
+        # A mean of uploads is not longer than the longest.
+        return Decision(accepted, ready, direction, scores, "trust", bounded=True), state
 
     def forget(self, state, client):
-        numbers = (state.lengths, *state.constancy, *state.bends, state.fresh)
-        for kind in (state.word, state.record, state.gram, *numbers):
+        sent, word, record, notes = state
+        numbers = (notes.lengths, *notes.constancy, *notes.bends, notes.gram, notes.fresh)
+        for kind in (word, record, *numbers):
             kind.index_fill_(0, client.view(1), 0)
         # The others' products with it stay until its next upload; nobody looks at them.
-        return state._replace(sent=without_uploads(state.sent, client))
+        return state._replace(sent=without_uploads(sent, client))
 
-    def _trust(self, state: State, known: Tensor) -> Tensor:
-        """Each client's weight, from everything that is known of the clients.
-
-        Who only makes noise is left out of all else that is asked: it stands with nobody, and noise
-        that moved the model and is gone looks like a loss that bends.
-        """
-        said = known.to(state.gram.dtype)
-        if self.constancy:
-            said = said * constant(state.constancy, state.gram.diagonal(), known)
-        heard = said > 0
-        weights = said * standing(state.gram, heard, self.crowding, self.approval)
-        return (
-            weights * bending(state.bends, self.record_memory, heard) if self.bending else weights
-        )
-
-    def _remember(self, state: State, arrival: Arrival, news: News, scale: Tensor) -> None:
-        """Put an upload, as long as it counts, into its client's rows."""
-        client, heard, yes = arrival.client, news.known, torch.ones_like(news.known)
-        length = news.squared * scale**2
-        with_length(state.constancy, client, heard, length, self.record_memory)
-        upload = exactly_scaled(arrival.gradient, scale)
-        for kind, memory in ((state.word, self.word_memory), (state.record, self.record_memory)):
-            kept = memory * heard.to(upload.dtype)
-            set_row(kind, client, torch.lerp(upload, row(kind, client), kept), yes)
-        products = (state.record @ row(state.record, client)).double()
-        state.gram.index_copy_(0, client.view(1), products[None])
-        state.gram.index_copy_(1, client.view(1), products[:, None])
+    @property
+    def _doubts(self) -> Doubts:
+        settings = (self.fading, self.crowding, self.approval, self.constancy, self.bending)
+        return Doubts(self.record_memory, *settings)

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
 # These are a few passes over single rows, or over numbers of clients.
 distance, compare = reference.distance, reference.compare
-take_note, standing = reference.take_note, reference.standing
+take_note, remember = reference.take_note, reference.remember
+standing, weigh = reference.standing, reference.weigh
 
 _FLAGS = torch.tensor(False), torch.tensor(True)  # to make one takes longer than to look one up
 WORTH_IT = 1 << 20  # numbers in the memory; below, plain torch is as fast and needs no compiling

@@ -18,7 +18,7 @@ from secureafl.kernels.gpu_source import (
     counter_for,
     processors,
 )
-from secureafl.kernels.gpu_trust import compare, distance, standing, take_note
+from secureafl.kernels.gpu_trust import compare, distance, remember, standing, take_note, weigh
 from secureafl.kernels.network import sorting_network
 from secureafl.kernels.step import Judged, Step
 from secureafl.kernels.tiles import BASE, GRADIENT, OWN, WIDTH
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from secureafl.kernels.memory import Memory
     from secureafl.kernels.step import Choice
 
-__all__ = ["compare", "distance", "standing", "take_note"]  # of `kernels.gpu_trust`
+# Of `kernels.gpu_trust`.
+__all__ = ["compare", "distance", "remember", "standing", "take_note", "weigh"]
 
 IN_REGISTERS = 64  # clients up to which a thread sorts a column
 _MOST_SLOTS, _MOST_PAIRS = 16, 7  # which are unrolled

@@ -1,6 +1,6 @@
 // How far clients are trusted, on a GPU: the kernels behind `kernels.gpu_trust`, compiled after
 // `gpu_sums.cu`. One block each where only numbers of clients are at hand; `core.trust` says what and why.
-// TURNS, TINY: `core.trust`.
+// TURNS, TINY, SILENT, SAYS, DOUBT, LEAST, ENOUGH, SEEN, FEW: `core.trust`.
 
 // ||upload - direction||
 extern "C" __global__ void distance(const float* upload, const float* direction, double* sums,
@@ -55,9 +55,9 @@ __device__ double lower_median(const double* values, Marked marked, int n) {
   return middle;
 }
 
-// Keep an upload's length and bend: see `reference.take_note`. One block.
-extern "C" __global__ void take_note(double* lengths, double* mean, double* variance, index* count,
-                                     const flag* known, const index* client, const flag* heard,
+// Note an upload's length, constancy and bend: see `reference.take_note`. One block.
+extern "C" __global__ void take_note(double* lengths, double* loud, double* noise, double* mean, double* variance,
+                                     index* count, flag* known, const index* client, const flag* heard,
                                      const double* step_step, const double* step_change,
                                      const double* change_change, const double* squared, double* scale,
                                      double clip_norm, int shorten, double memory, int n) {
@@ -72,10 +72,30 @@ extern "C" __global__ void take_note(double* lengths, double* mean, double* vari
       variance[c] = (1 - rate) * (variance[c] + rate * away * away);
       count[c]++;
     }
-    lengths[c] = most;
+    lengths[c] = most, known[c] = 1;
   }
   if (shorten) most = fmin(most, lower_median(lengths, [&](int i) { return known[i]; }, n));
-  if (threadIdx.x == 0) *scale = length > most ? most / length : 1;
+  if (threadIdx.x > 0) return;
+  const double factor = length > most ? most / length : 1, kept = *heard ? memory : 0;
+  loud[c] = kept * loud[c] + (1 - kept) * (*squared * factor * factor);
+  noise[c] = kept * kept * noise[c] + (1 - kept) * (1 - kept);
+  *scale = factor;
+}
+
+// Put an upload into its client's rows: see `reference.remember`.
+extern "C" __global__ void remember(float* gradients, float* bases, float* words, float* records,
+                                    const index* client, const float* upload, const float* base, const flag* heard,
+                                    const double* scale, float* mine, double word_memory, double record_memory,
+                                    int d) {
+  const size_t start = *client * d;
+  const float word_kept = *heard ? word_memory : 0, record_kept = *heard ? record_memory : 0;
+  for (int j = blockIdx.x * blockDim.x + threadIdx.x; j < d; j += gridDim.x * blockDim.x) {
+    const size_t at = start + j;
+    const float counted = upload[j] * *scale;
+    gradients[at] = upload[j], bases[at] = base[j];
+    words[at] = word_kept * words[at] + (1 - word_kept) * counted;
+    records[at] = mine[j] = record_kept * records[at] + (1 - record_kept) * counted;
+  }
 }
 
 // Sum of what is asked for over all clients, by one warp; every thread gets it.
@@ -88,11 +108,10 @@ __device__ double sum_over(int n, Number number) {
 }
 
 // Each client's weight: see `core.trust.standing`. One block; a warp works on a client at a time.
-extern "C" __global__ void __launch_bounds__(1024) standing(
-    const double* gram, const flag* known, double* weights, double crowding, double approval, int n) {
-  extern __shared__ double room[];
-  double *scale = room, *weight = scale + n, *centre = weight + n, *along = centre + n, *seen = along + n;
-  double* number = seen + n;
+// Weights of `weight` are written over; there is `room` for five numbers of every client.
+__device__ void stand(const double* gram, const flag* known, double* weight, double* room, double crowding,
+                      double approval, int n) {
+  double *scale = room, *centre = scale + n, *along = centre + n, *seen = along + n, *number = seen + n;
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, warps = blockDim.x / 32;
   const auto is_known = [&](int i) { return known[i]; };
   for (int i = thread; i < n; i += blockDim.x) {
@@ -140,5 +159,58 @@ extern "C" __global__ void __launch_bounds__(1024) standing(
       weight[i] = known[i] ? weight[i] * pow(fmin(number[i] / usual_share, 1.0), approval) : 0;
     __syncthreads();
   }
-  for (int i = thread; i < n; i += blockDim.x) weights[i] = weight[i];
+}
+
+extern "C" __global__ void __launch_bounds__(1024) standing(
+    const double* gram, const flag* known, double* weights, double crowding, double approval, int n) {
+  extern __shared__ double room[];
+  stand(gram, known, room, room + n, crowding, approval, n);
+  for (int i = threadIdx.x; i < n; i += blockDim.x) weights[i] = room[i];
+}
+
+// From 0, at `least` of what is usual, to 1, at `enough` of it: see `core.trust._next_to_usual`.
+__device__ double ramp(double value, double usual, double least, double enough) {
+  if (!(usual > 0 && usual < INFINITE)) return 1;
+  return fmin(fmax((value / fmax(usual, TINY) - least) / (enough - least), 0.0), 1.0);
+}
+
+// What every client's word counts for: see `core.trust.weigh`. One block.
+extern "C" __global__ void __launch_bounds__(1024) weigh(
+    double* gram, double* fresh, const double* loud, const double* noise, const double* mean, const double* variance,
+    const index* count, const flag* known, const index* client, const float* products, double* found, float* shares,
+    double fading, double crowding, double approval, int constancy, int bending, int remembered, int n) {
+  extern __shared__ double room[];
+  double *weight = room, *said = weight + n, *work = said + n;
+  flag* heard = (flag*)(work + 5 * n);
+  const int thread = threadIdx.x, threads = blockDim.x;
+  const index c = *client;
+  for (int i = thread; i < n; i += threads) gram[(size_t)c * n + i] = gram[(size_t)i * n + c] = products[i];
+  __syncthreads();
+  for (int i = thread; i < n; i += threads) {
+    const double left = gram[(size_t)i * n + i] / fmax(loud[i], TINY);
+    work[i] = (left - noise[i]) / fmax(1 - noise[i], 0.5);
+  }
+  const auto told = [&](int i) { return known[i] && noise[i] < 0.5; };
+  const double usual_record = constancy ? lower_median(work, told, n) : INFINITE;
+  for (int i = thread; i < n; i += threads) {
+    said[i] = !known[i] ? 0 : told(i) ? ramp(work[i] + DOUBT, usual_record, SILENT, SAYS) : 1;
+    heard[i] = said[i] > 0;
+  }
+  __syncthreads();
+  stand(gram, heard, weight, work, crowding, approval, n);
+  const auto bends = [&](int i) { return heard[i] && count[i] >= SEEN; };
+  const double usual_bend = bending ? lower_median(mean, bends, n) : INFINITE;
+  for (int i = thread; i < n; i += threads) {
+    const double error = sqrt(variance[i] / fmin(fmax((double)count[i], 1.0), (double)remembered));
+    const double trust = said[i] * weight[i] * (bends(i) ? ramp(mean[i] + error, usual_bend, LEAST, ENOUGH) : 1);
+    fresh[i] = i == c ? 1 : fresh[i] * fading;
+    if (i == c) found[0] = trust;
+    work[i] = trust * fresh[i];
+  }
+  __syncthreads();
+  const double total = sum_over(n, [&](int k) { return work[k]; });
+  const double present = sum_over(n, [&](int k) { return (double)known[k]; });
+  const double enough = fmin(present / min(FEW, n), 1.0);
+  for (int i = thread; i < n; i += threads) shares[i] = work[i] / fmax(total, TINY) * enough;
+  if (thread == 0) found[1] = total;
 }

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from secureafl.core.trust import TINY, TURNS
+from secureafl.core import trust
+from secureafl.core.trust import Weighed, remembered
 from secureafl.core.types import News
 from secureafl.kernels import reference
 from secureafl.kernels.gpu_source import ONE_CLIENT, blocks_for, compiled, counter_for
@@ -14,7 +15,7 @@ from secureafl.kernels.gpu_source import ONE_CLIENT, blocks_for, compiled, count
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from secureafl.core.trust import Bends
+    from secureafl.core.trust import Doubts, Notes
     from secureafl.core.types import Arrival
     from secureafl.core.uploads import Uploads
 
@@ -50,8 +51,7 @@ def compare(uploads: Uploads, arrival: Arrival) -> News:
 
 
 def take_note(
-    lengths: Tensor,
-    bends: Bends,
+    notes: Notes,
     known: Tensor,
     client: Tensor,
     news: News,
@@ -60,11 +60,33 @@ def take_note(
     memory: float,
 ) -> Tensor:
     """See `kernels.operations.take_note`."""
-    scale = lengths.new_empty(())
-    numbers = [lengths, *bends, known, client, *news, scale]
-    settings = [float(clip_norm), int(shorten), float(memory), len(lengths)]
+    scale = notes.lengths.new_empty(())
+    numbers = [notes.lengths, *notes.constancy, *notes.bends, known, client, *news, scale]
+    settings = [float(clip_norm), int(shorten), float(memory), len(known)]
     _kernel("take_note")((1, 1, 1), (ONE_CLIENT, 1, 1), [*numbers, *settings])
     return scale
+
+
+def remember(
+    sent: Uploads,
+    word: Tensor,
+    record: Tensor,
+    arrival: Arrival,
+    heard: Tensor,
+    scale: Tensor,
+    word_memory: float,
+    record_memory: float,
+) -> Tensor:
+    """See `kernels.operations.remember`."""
+    rows, memories = (sent, word, record), (float(word_memory), float(record_memory))
+    if word.dtype != torch.float32:
+        return reference.remember(*rows, arrival, heard, scale, *memories)
+    mine = torch.empty_like(word[0])
+    given = [arrival.client, arrival.gradient.contiguous(), arrival.base.contiguous(), heard, scale]
+    arguments = [sent.gradient, sent.base, word, record, *given, mine, *memories, len(mine)]
+    blocks = blocks_for(len(mine), word.device)
+    _kernel("remember")((blocks, 1, 1), (ONE_CLIENT, 1, 1), arguments)
+    return mine
 
 
 def standing(gram: Tensor, known: Tensor, crowding: float, approval: float) -> Tensor:
@@ -78,5 +100,23 @@ def standing(gram: Tensor, known: Tensor, crowding: float, approval: float) -> T
     return weights
 
 
+def weigh(notes: Notes, known: Tensor, client: Tensor, products: Tensor, doubts: Doubts) -> Weighed:
+    """See `kernels.operations.weigh`."""
+    clients = len(known)
+    if clients > _MOST_CLIENTS or products.dtype != torch.float32:
+        return reference.weigh(notes, known, client, products, doubts)
+    found, shares = notes.fresh.new_empty(2), torch.empty_like(products)
+    numbers = [notes.gram, notes.fresh, *notes.constancy, *notes.bends, known, client, products]
+    settings = [float(doubts.fading), float(doubts.crowding), float(doubts.approval)]
+    settings += [int(doubts.constancy), int(doubts.bending), remembered(doubts.memory), clients]
+    room = 7 * 8 * clients + clients
+    threads = (min(_BLOCK, 32 * clients), 1, 1)
+    _kernel("weigh")((1, 1, 1), threads, [*numbers, found, shares, *settings], shared_mem=room)
+    return Weighed(*found.unbind(), shares)
+
+
+_NUMBERS = ("TURNS", "TINY", "SILENT", "SAYS", "DOUBT", "LEAST", "ENOUGH", "SEEN", "FEW")
+
+
 def _kernel(name: str) -> Any:
-    return compiled("gpu_trust.cu", name, (("TURNS", TURNS), ("TINY", TINY)))
+    return compiled("gpu_trust.cu", name, tuple((key, getattr(trust, key)) for key in _NUMBERS))

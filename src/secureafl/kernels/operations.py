@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from secureafl.core.quantile import History
-    from secureafl.core.trust import Bends
+    from secureafl.core.trust import Doubts, Notes, Weighed
     from secureafl.core.types import Arrival, Entry, Inner, News
     from secureafl.core.uploads import Uploads
     from secureafl.kernels.memory import Memory
@@ -116,8 +116,7 @@ def compare(uploads: Uploads, arrival: Arrival) -> News:
 
 
 def take_note(
-    lengths: Float[Tensor, " n"],
-    bends: Bends,
+    notes: Notes,
     known: Bool[Tensor, " n"],
     client: Int[Tensor, ""],
     news: News,
@@ -125,13 +124,45 @@ def take_note(
     shorten: bool,
     memory: float,
 ) -> Float[Tensor, ""]:
-    """Keep an upload's length and bend, in place; what to multiply it with so that it can count.
+    """Note an upload's length, constancy and bend; what to multiply it with so that it can count.
 
-    No first upload is longer than `clip_norm`; to `shorten` is to let none of the `known` clients,
-    this one among them, speak louder than the median one.
+    Its client is `known` from now on. No first upload is longer than `clip_norm`; to `shorten` is
+    to let no client speak louder than the median one.
     """
-    numbers = (lengths, bends, known, client, news)
-    return version_for(lengths).take_note(*numbers, clip_norm, shorten, memory)
+    return version_for(known).take_note(notes, known, client, news, clip_norm, shorten, memory)
+
+
+def remember(
+    sent: Uploads,
+    word: Float[Tensor, "n d"],
+    record: Float[Tensor, "n d"],
+    arrival: Arrival,
+    heard: Bool[Tensor, ""],
+    scale: Float[Tensor, ""],
+    word_memory: float,
+    record_memory: float,
+) -> Float[Tensor, " d"]:
+    """Put an upload into its client's rows, in place; gives a copy of what is its record then.
+
+    Word and record keep of themselves what their memory says, if the client was `heard` before,
+    and take the rest from the upload, scaled.
+    """
+    rows, memories = (sent, word, record), (word_memory, record_memory)
+    return version_for(word).remember(*rows, arrival, heard, scale, *memories)
+
+
+def weigh(
+    notes: Notes,
+    known: Bool[Tensor, " n"],
+    client: Int[Tensor, ""],
+    products: Float[Tensor, " n"],
+    doubts: Doubts,
+) -> Weighed:
+    """What every client's word counts for after one has spoken (`core.trust`).
+
+    `products`: of that one's record with everybody's; they and the age of words are noted.
+    """
+    return version_for(products).weigh(notes, known, client, products, doubts)
 
 
 def standing(

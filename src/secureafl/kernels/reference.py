@@ -9,9 +9,10 @@ import torch
 
 from secureafl.core.quantile import observe, quantile
 from secureafl.core.server import LARGEST_NORM
-from secureafl.core.trust import lower_median, standing, with_bend
+from secureafl.core.trust import lower_median, standing, weigh, with_bend, with_length
 from secureafl.core.types import News
-from secureafl.core.vectors import choose, norm, row, set_row
+from secureafl.core.uploads import with_upload
+from secureafl.core.vectors import choose, exactly_scaled, norm, row, set_row
 from secureafl.kernels.bfgs import lbfgs_shares as _lbfgs_shares
 from secureafl.kernels.order import order_mean
 from secureafl.kernels.rows import clip_factors
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from secureafl.core.quantile import History
-    from secureafl.core.trust import Bends
+    from secureafl.core.trust import Notes
     from secureafl.core.types import Arrival, Entry, Inner
     from secureafl.core.uploads import Uploads
     from secureafl.kernels.memory import Memory
 
-__all__ = ["standing"]  # of `core.trust`
+__all__ = ["standing", "weigh"]  # of `core.trust`
 
 
 def meet(memory: Memory, arrival: Arrival) -> News:
@@ -156,8 +157,7 @@ def compare(uploads: Uploads, arrival: Arrival) -> News:
 
 
 def take_note(
-    lengths: Tensor,
-    bends: Bends,
+    notes: Notes,
     known: Tensor,
     client: Tensor,
     news: News,
@@ -169,10 +169,32 @@ def take_note(
     product = (news.step_step * news.change_change).sqrt()
     moved = news.known & (product > 0) & (product < torch.inf)
     bend = news.step_change / torch.where(moved, product, 1)
-    with_bend(bends, client, bend, moved, memory)
+    with_bend(notes.bends, client, bend, moved, memory)
+    known.index_fill_(0, client.view(1), True)
     length = news.squared.sqrt()
     most = torch.where(news.known, length, length.clamp(max=clip_norm))
-    set_row(lengths, client, most, torch.ones_like(news.known))
+    set_row(notes.lengths, client, most, torch.ones_like(news.known))
     if shorten:
-        most = torch.minimum(most, lower_median(lengths, known))
-    return clip_factors(length, most)
+        most = torch.minimum(most, lower_median(notes.lengths, known))
+    scale = clip_factors(length, most)
+    with_length(notes.constancy, client, news.known, news.squared * scale**2, memory)
+    return scale
+
+
+def remember(
+    sent: Uploads,
+    word: Tensor,
+    record: Tensor,
+    arrival: Arrival,
+    heard: Tensor,
+    scale: Tensor,
+    word_memory: float,
+    record_memory: float,
+) -> Tensor:
+    """See `kernels.operations.remember`."""
+    with_upload(sent, arrival)
+    upload, index = exactly_scaled(arrival.gradient, scale), arrival.client.view(1)
+    for kind, memory in ((word, word_memory), (record, record_memory)):
+        kept = memory * heard.to(upload.dtype)
+        kind.index_copy_(0, index, torch.lerp(upload, row(kind, arrival.client), kept)[None])
+    return row(record, arrival.client)

@@ -27,6 +27,9 @@ def from_tensors(
     """
     for (inputs, labels), part in ((train, "training"), (test, "test")):
         _check(inputs, labels, f"{source}, {part} samples")
+    if train[0].dtype != test[0].dtype:
+        kinds = f"inputs are {train[0].dtype} for training and {test[0].dtype} for the test"
+        raise DataError(f"{source}: {kinds}; give both alike")
     mean, std = _statistics(train[0])
     origin = [] if train_origin is None else [train_origin]
     return Data(
