@@ -47,6 +47,11 @@ def version_for(tensor: Tensor) -> ModuleType:
     return _module(here) or _say_once(here)
 
 
+def on_gpu(tensor: Tensor) -> bool:
+    """Whether what was written for a GPU is to run on this tensor."""
+    return tensor.device.type == "cuda" and version_for(tensor) is not reference
+
+
 @functools.cache
 def _module(kind: str) -> ModuleType | None:
     try:

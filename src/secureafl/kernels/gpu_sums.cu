@@ -8,7 +8,8 @@ typedef long long index;
 #define FULL 0xffffffffu
 #define INFINITE __longlong_as_double(0x7ff0000000000000LL)
 
-__device__ double warp_sum(double value) {
+template <typename Number>
+__device__ Number warp_sum(Number value) {
   for (int lane = 16; lane > 0; lane /= 2) value += __shfl_down_sync(FULL, value, lane);
   return value;
 }

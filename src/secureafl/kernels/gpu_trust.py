@@ -112,7 +112,7 @@ def weigh(notes: Notes, known: Tensor, client: Tensor, products: Tensor, doubts:
     room = 7 * 8 * clients + clients
     threads = (min(_BLOCK, 32 * clients), 1, 1)
     _kernel("weigh")((1, 1, 1), threads, [*numbers, found, shares, *settings], shared_mem=room)
-    return Weighed(*found.unbind(), shares)
+    return Weighed(found[0], found[1], shares)
 
 
 _NUMBERS = ("TURNS", "TINY", "SILENT", "SAYS", "DOUBT", "LEAST", "ENOUGH", "SEEN", "FEW")

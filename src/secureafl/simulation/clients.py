@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from secureafl.core.errors import ConfigError
 from secureafl.core.types import Data
 from secureafl.core.vectors import call_flat, flatten, mixes_samples, train_flat
+from secureafl.tasks.faster import fast_gradient
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -82,15 +83,23 @@ class Clients:
         inputs, labels = self._batch(rows)
         if poison:
             inputs, labels = poison(inputs, labels)
-        weights = weights.detach().requires_grad_()
-        with _repeatable():
-            outputs, moved = train_flat(self.model, weights, inputs)
-            gradient = torch.autograd.grad(self.task.loss(outputs, labels), weights)[0]
+        gradient = fast_gradient(self.task, self.model, weights, inputs, labels)
+        moved = weights[:0]
+        if gradient is None:
+            gradient, moved = self._by_autograd(weights, inputs, labels)
         scale = self.training.upload_scale
         gradient = gradient if scale == 1 else scale * gradient
         if moved.numel():
             gradient[-moved.numel() :] = moved / self.training.server_rate
         return gradient
+
+    def _by_autograd(
+        self, weights: Tensor, inputs: Tensor, labels: Tensor
+    ) -> tuple[Tensor, Float[Tensor, " statistics"]]:
+        weights = weights.detach().requires_grad_()
+        with _repeatable():
+            outputs, moved = train_flat(self.model, weights, inputs)
+            return torch.autograd.grad(self.task.loss(outputs, labels), weights)[0], moved
 
     def _private_gradient(self, weights: Tensor, rows: Tensor, draw: Tensor) -> Tensor:
         """Mean of the samples' gradients, each cut, with noise."""

@@ -1,0 +1,48 @@
+"""The CNN's gradient written out for a GPU against autograd's, where there is a GPU."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from secureafl.core.vectors import flatten, train_flat
+from secureafl.kernels.gpu_cnn import cnn_gradient
+from secureafl.tasks.models.cnn import paper_cnn
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def case(size, images, spread=1.0):
+    torch.manual_seed(images)
+    model = paper_cnn(size).cuda()
+    inputs = torch.randn(images, 1, 28, 28, device="cuda")
+    return model, spread * flatten(model), inputs, torch.randint(10, (images,), device="cuda")
+
+
+def by_autograd(model, weights, inputs, labels):
+    """In float64."""
+    weights = weights.double().requires_grad_()
+    outputs, _ = train_flat(model, weights, inputs.double())
+    return torch.autograd.grad(cross_entropy(outputs, labels), weights)[0]
+
+
+@pytest.mark.parametrize("size", ["140k", "500k", "1m"])
+@pytest.mark.parametrize("images", [1, 3, 8, 32, 100, 1000])
+@pytest.mark.parametrize("spread", [1.0, 3.0])
+def test_the_gradient_is_autograds(size, images, spread):
+    given = case(size, images, spread)
+    expected = by_autograd(*given)
+    found = cnn_gradient(*given[1:])
+    assert float((found - expected).norm()) < 1e-5 * float(expected.norm())
+
+
+def test_the_same_bits_every_time():
+    _, *given = case("140k", 32)
+    first = cnn_gradient(*given)
+    assert all(torch.equal(first, cnn_gradient(*given)) for _ in range(20))
+
+
+@pytest.mark.parametrize("place", [0, 290, 500, 13_830, 20_000, -1])
+def test_what_is_not_a_number_is_not_hidden(place):
+    _, weights, inputs, labels = case("140k", 4)
+    weights[place] = torch.nan
+    assert not torch.isfinite(cnn_gradient(weights, inputs, labels).norm())
