@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,18 @@ def test_page_of_results_comes_from_them(script, page):
     command = [sys.executable, ROOT / "scripts" / script, ROOT / "docs/results" / page]
     made = subprocess.run(command, capture_output=True, check=True)
     assert made.stdout == (ROOT / f"docs/results/{page}.md").read_bytes()
+
+
+def test_the_main_table_comes_from_its_cells(tmp_path):
+    folder = ROOT / "docs/results/fashion-mnist"
+    with tarfile.open(folder / "main.tar.gz") as cells:
+        cells.extractall(tmp_path, filter="data")
+    given = "--page-only --seeds 0-2 --device cuda --data-dir data/fashion-mnist --out main"
+    command = [sys.executable, "-m", "secureafl", "reproduce", "main", *given.split()]
+    subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
+    for suffix in ("md", "html"):
+        made = (tmp_path / f"main/report/index.{suffix}").read_text()
+        assert made == (folder / f"main.{suffix}").read_text()
 
 
 def test_page_of_defences_has_all_of_them():

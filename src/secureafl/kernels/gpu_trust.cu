@@ -33,23 +33,25 @@ extern "C" __global__ void compare(const float* gradients, const float* bases, c
   if (is_last_block(counter)) sums_over_blocks<4>(sums, [&](int k, double total) { found[k] = total; });
 }
 
-// Of the values marked, the middle one, the smaller of two; infinite if there are none.
+// Of the values marked, the middle one, the smaller of two; infinite if there are none. A warp finds a value's rank.
 template <typename Marked>
 __device__ double lower_median(const double* values, Marked marked, int n) {
-  __shared__ int total;
   __shared__ double middle;
+  const int lane = threadIdx.x % 32;
   __syncthreads();
-  if (threadIdx.x == 0) total = 0, middle = INFINITE;
+  if (threadIdx.x == 0) middle = INFINITE;
+  int total = 0;
+  for (int k = lane; k - lane < n; k += 32) total += __popc(__ballot_sync(FULL, k < n && marked(k)));
   __syncthreads();
-  for (int i = threadIdx.x; i < n; i += blockDim.x)
-    if (marked(i)) atomicAdd(&total, 1);
-  __syncthreads();
-  for (int i = threadIdx.x; i < n; i += blockDim.x) {
+  for (int i = threadIdx.x / 32; i < n; i += blockDim.x / 32) {
     if (!marked(i)) continue;
     int rank = 0;
-    for (int k = 0; k < n; k++)
-      rank += marked(k) && (values[k] < values[i] || (values[k] == values[i] && k < i));
-    if (rank == (total - 1) / 2) middle = values[i];
+    for (int k = lane; k - lane < n; k += 32) {
+      const bool there = k < n && marked(k);
+      const bool below = there && (values[k] < values[i] || (values[k] == values[i] && k < i));
+      rank += __popc(__ballot_sync(FULL, below));
+    }
+    if (lane == 0 && rank == (total - 1) / 2) middle = values[i];
   }
   __syncthreads();
   return middle;
