@@ -1,16 +1,22 @@
 """Time whole simulated rounds: client gradient, attack and server, on real data.
 
-python scripts/time_rounds.py [--device cuda] [--together 16] [--rounds 1000] [--data-dir FOLDER]
-    [--weights samples]
+python scripts/time_rounds.py [--device cuda] [--together 16] [--processes 16] [--rounds 1000]
+    [--data-dir FOLDER] [--weights samples]
 """
 
 import argparse
+import multiprocessing
+import statistics
 import time
+from typing import Any
 
 import torch
 
 from secureafl import from_mapping
 from secureafl.simulation.simulator import Simulation
+from secureafl.sweep.sharing import shared_gpu
+
+DEFENSES = ("async_sgd", "secure_afl", "secure_afl_hardened")
 
 
 def simulation(defense: str, seed: int, given: argparse.Namespace) -> Simulation:
@@ -43,24 +49,62 @@ def gradient_seconds(run: Simulation, rounds: int) -> float:
     return time.perf_counter() - start
 
 
+def by_turns(defense: str, given: argparse.Namespace) -> None:
+    """Several runs in this process."""
+    runs = [simulation(defense, seed, given) for seed in range(given.together)]
+    take_turns(runs, max(1, given.rounds // 5))  # to record, to compile, to fill the memory
+    each = 1e3 * take_turns(runs, given.rounds) / given.rounds / len(runs)
+    line = f"{defense:19} {len(runs)} at a time: {each:.3f} ms a round"
+    if runs[0].device.type == "cpu":
+        alone = 1e3 * gradient_seconds(runs[0], given.rounds) / given.rounds
+        line += f", of which the client gradient {alone / each:.0%}"
+    print(line, flush=True)
+
+
+def work(defense: str, seed: int, given: argparse.Namespace, ready: Any, took: Any) -> None:
+    """Body of a process: one run, measured while all others run too."""
+    torch.set_num_threads(1)
+    runs = [simulation(defense, seed, given)]
+    take_turns(runs, max(1, given.rounds // 5))
+    ready.wait()
+    took.put(take_turns(runs, given.rounds))
+    ready.wait()  # nobody has the GPU to itself at the end
+
+
+def by_processes(defense: str, given: argparse.Namespace) -> None:
+    """As many processes, one run each."""
+    spawn = multiprocessing.get_context("spawn")
+    ready, took = spawn.Barrier(given.processes), spawn.Queue()
+    parts = (given, ready, took)
+    processes = [
+        spawn.Process(target=work, args=(defense, seed, *parts)) for seed in range(given.processes)
+    ]
+    for process in processes:
+        process.start()
+    each = 1e3 * statistics.median(took.get() for _ in processes) / given.rounds
+    for process in processes:
+        process.join()
+    share = each / given.processes
+    print(f"{defense:19} {given.processes} processes: {share:.3f} ms a round", flush=True)
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--together", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=0, help="one run in each of so many")
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--data-dir", default="")
     parser.add_argument("--weights", default="equal")
     given = parser.parse_args()
-    for defense in ("async_sgd", "secure_afl"):
-        runs = [simulation(defense, seed, given) for seed in range(given.together)]
-        take_turns(runs, max(1, given.rounds // 5))  # to record, to compile, to fill the memory
-        each = 1e3 * take_turns(runs, given.rounds) / given.rounds / len(runs)
-        line = f"{defense:12} {len(runs)} at a time: {each:.3f} ms a round"
-        if runs[0].device.type == "cpu":
-            alone = 1e3 * gradient_seconds(runs[0], given.rounds) / given.rounds
-            line += f", of which the client gradient {alone / each:.0%}"
-        print(line)
+    if not given.processes:
+        for defense in DEFENSES:
+            by_turns(defense, given)
+        return
+    with shared_gpu():
+        for defense in DEFENSES:
+            by_processes(defense, given)
 
 
 if __name__ == "__main__":

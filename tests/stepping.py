@@ -166,7 +166,9 @@ class Case:
         self._near(step.along[told], expected.along[told], room[told])
         self._near(step.with_model, expected.with_model, self.weights.double().abs() @ scale)
         self._near(step.squared, expected.squared, scale @ scale)
-        exact = (step.along, step.with_model, step.squared)
+        apart = self.arrival.gradient.double().norm() + scale.norm()
+        self._near(step.distance, expected.distance, apart)
+        exact = (step.along, step.with_model, step.squared, step.distance)
         assert all(numbers.dtype == torch.float64 for numbers in exact)
 
     def check_exchange(self, version):

@@ -111,7 +111,7 @@ def test_same_clients_are_heard(gpu, clients, heard):
 def test_model_moves_as_with_the_plain_one(gpu, count, squared):
     torch.manual_seed(3)
     memory, weights = filled(7, 3, 77)
-    step = step_along(memory.vectors, torch.randn_like(weights), weights)
+    step = step_along(memory.vectors, torch.randn_like(weights), weights, weights)
     step = step._replace(squared=on_gpu(squared, torch.float64))
     found = [v.after_step(copy(memory), step, 0.1, on_gpu(count)) for v in (gpu, reference)]
     assert bool(found[0][0]) == bool(found[1][0]) == (count > 0 and squared == 1)

@@ -184,7 +184,7 @@ def test_inner_products_follow_the_model(rate):
     case = Case(4, 3, dtype=torch.float64)
     memory = case.exchange(reference)
     direction = torch.from_numpy(np.random.default_rng(4).normal(size=300))
-    step = step_along(memory.vectors, direction, case.weights)
+    step = step_along(memory.vectors, direction, case.weights, direction)
     stepped, memory = after_step(memory, step, rate, torch.tensor(1))
     assert stepped
     assert max(errors(memory, case.weights - rate * direction)) <= 1e-12
@@ -205,7 +205,7 @@ def test_inner_products_are_right_after_any_steps_and_uploads(kernels, seed, siz
             entry = usual_entry(6, bool(rng.random() < 0.7))._replace(places=place)
             memory = exchange(memory, arrival, entry, weights, keep)
             direction, count = draw(size), torch.tensor(int(rng.integers(5)))
-            step = step_along(memory.vectors, direction, weights)
+            step = step_along(memory.vectors, direction, weights, direction)
             stepped, memory = after_step(memory, step, 0.02, count)
             weights = torch.where(stepped, weights - 0.02 * direction, weights)
     rows, model = vectors_of(memory, size), weights.double()

@@ -56,6 +56,8 @@ def test_plain_step_is_what_numpy_says(rule, dtype, absent, n):
     np.testing.assert_allclose(step.along, along, **close, err_msg="along")
     np.testing.assert_allclose(step.with_model, weights @ direction, **close)
     np.testing.assert_allclose(step.squared, direction @ direction, **close)
+    apart = case.arrival.gradient.double().numpy() - direction
+    np.testing.assert_allclose(step.distance, np.linalg.norm(apart), **close)
     expected = torch.from_numpy(rows).to(dtype)
     tiles = memory.vectors.permute(1, 2, 0, 3).flatten(2)
     assert torch.equal(tiles[:, :, :40], expected)

@@ -13,6 +13,7 @@ import torch
 from secureafl.core.vectors import row
 
 if TYPE_CHECKING:
+    import numpy as np
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
@@ -46,7 +47,9 @@ def observe(
     Plain numbers will do where the history is on a CPU.
     """
     if history.ordered.device.type == "cpu":
-        return _observe_cpu(history, float(value)) if counts else history
+        if counts:
+            observe_array(*arrays(history), float(value))
+        return history
     assert not isinstance(value, float)
     assert not isinstance(counts, bool)
     return observe_reference(history, value, counts)
@@ -70,10 +73,15 @@ def observe_reference(history: History, value: Tensor, counts: Tensor) -> Histor
     return History(ordered, recent, count + counts)
 
 
-def _observe_cpu(history: History, value: float) -> History:
+def arrays(history: History) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A CPU's history as NumPy sees it, for numbers that are no tensors."""
+    ordered, recent, count = history
+    return ordered.numpy(), recent.numpy(), count.numpy()
+
+
+def observe_array(ordered: np.ndarray, recent: np.ndarray, count: np.ndarray, value: float) -> None:
     """In place, moving only what lies between the value that leaves and the one that comes."""
-    ordered, recent = history.ordered.numpy(), history.recent.numpy()
-    slot = int(history.count) % len(recent)
+    slot = int(count) % len(recent)
     hole = int(ordered.searchsorted(recent[slot]))
     place = int(ordered.searchsorted(value))
     if place > hole:
@@ -82,14 +90,13 @@ def _observe_cpu(history: History, value: float) -> History:
     else:
         ordered[place + 1 : hole + 1] = ordered[place:hole]
     ordered[place] = recent[slot] = value
-    history.count.numpy()[...] += 1
-    return history
+    count += 1
 
 
 def quantile(history: History, level: float) -> Float[Tensor, ""]:
     """Quantile with linear interpolation between neighbours; +inf while nothing was seen."""
     if history.ordered.device.type == "cpu":
-        return _quantile_cpu(history, level)
+        return torch.tensor(quantile_array(*arrays(history), level), dtype=torch.float64)
     return quantile_reference(history, level)
 
 
@@ -103,13 +110,14 @@ def quantile_reference(history: History, level: float) -> Tensor:
     return torch.where(above == below, below, inside)  # inf - inf is NaN
 
 
-def _quantile_cpu(history: History, level: float) -> Tensor:
-    ordered = history.ordered.numpy()
-    newest = max(min(int(history.count), len(history.recent)) - 1, 0)
+def quantile_array(
+    ordered: np.ndarray, recent: np.ndarray, count: np.ndarray, level: float
+) -> float:
+    """The same number."""
+    newest = max(min(int(count), len(recent)) - 1, 0)
     low = int(level * newest)
     below, above = float(ordered[low]), float(ordered[min(low + 1, newest)])
-    inside = below if above == below else below + (above - below) * (level * newest - low)
-    return torch.tensor(inside, dtype=torch.float64)
+    return below if above == below else below + (above - below) * (level * newest - low)
 
 
 def passing_bound(history: History, level: float) -> Float[Tensor, ""]:

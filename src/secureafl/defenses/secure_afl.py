@@ -34,14 +34,13 @@ from secureafl.kernels.memory import Memory, no_memory, without_client
 from secureafl.kernels.operations import (
     after_step,
     compare,
-    distance,
     exchange,
     hear,
     judge,
     meet,
     order_step,
 )
-from secureafl.kernels.step import Choice, step_along
+from secureafl.kernels.step import Choice, Step, step_along
 from secureafl.kernels.tiles import BASE, GRADIENT, OWN, combine, read_client
 
 if TYPE_CHECKING:
@@ -99,7 +98,6 @@ class SecureAfl:
         # Of the client's last upload, whatever became of that.
         last = compare(state.reference, arrival) if state.reference else news
         judged, factors = judge(state.factors, last, self.clip_norm, self.alpha)
-        sent = arrival.gradient
         arrival = arrival._replace(gradient=scaled(arrival.gradient, judged.scale))
         accepted = judged.accepted if self.filter else torch.ones_like(judged.accepted)
         scores = {"lipschitz": judged.factor, "threshold": judged.threshold}
@@ -108,8 +106,8 @@ class SecureAfl:
         reference = state.reference and with_upload(state.reference, arrival)
         state = state._replace(factors=factors, notes=notes, reference=reference)
         if self.estimate:
-            direction, ready, state = self._aggregate(state, arrival, entry, keep, accepted, server)
-            scores["distance"] = distance(sent, direction)
+            step, ready, state = self._aggregate(state, arrival, entry, keep, accepted, server)
+            direction, scores["distance"] = zero_unless(ready, step.direction), step.distance
         else:
             memory = exchange(state.memory, arrival, entry, server.weights, keep)
             direction, ready, state = arrival.gradient, accepted, state._replace(memory=memory)
@@ -135,7 +133,7 @@ class SecureAfl:
         keep: Tensor,
         accepted: Tensor,
         server: ServerView,
-    ) -> tuple[Tensor, Tensor, State]:
+    ) -> tuple[Step, Tensor, State]:
         """The aggregate over the accepted upload and the estimates of all others."""
         memory, weights, rule = state.memory, server.weights, state.rule
         # A client has one voice: its upload if that counts, else nothing this round.
@@ -152,10 +150,9 @@ class SecureAfl:
             own = _trusted_gradient(self.aggregator, server)
             given = (values, present, own, server.samples)
             direction, rule = apply_rule(self.aggregator, rule, *given)
-            step = step_along(memory.vectors, direction, weights)
+            step = step_along(memory.vectors, direction, weights, arrival.gradient)
         ready, memory = after_step(memory, step, server.learning_rate, count)
-        state = state._replace(memory=memory, rule=rule)
-        return zero_unless(ready, step.direction), ready, state
+        return step, ready, state._replace(memory=memory, rule=rule)
 
 
 def estimates(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from secureafl.core.quantile import observe, quantile
+from secureafl.core.quantile import arrays, observe_array, quantile_array
 from secureafl.core.server import LARGEST_NORM
 from secureafl.core.types import News
 from secureafl.kernels import reference
@@ -21,10 +21,11 @@ from secureafl.kernels.cpu_code import (
     IN_REGISTERS,
     LANES,
     Rows,
+    adding_up,
     differences_pass,
     exchange_pass,
-    inner_pairs,
     lbfgs_pass,
+    noting,
     order_pass,
     room_for,
 )
@@ -41,9 +42,8 @@ if TYPE_CHECKING:
     from secureafl.kernels.step import Choice
 
 # These are a few passes over single rows, or over numbers of clients.
-distance, compare = reference.distance, reference.compare
-take_note, remember = reference.take_note, reference.remember
-standing, weigh = reference.standing, reference.weigh
+compare, take_note = reference.compare, reference.take_note
+remember, standing, weigh = reference.remember, reference.standing, reference.weigh
 
 _FLAGS = torch.tensor(False), torch.tensor(True)  # to make one takes longer than to look one up
 WORTH_IT = 1 << 20  # numbers in the memory; below, plain torch is as fast and needs no compiling
@@ -62,14 +62,12 @@ def meet(memory: Memory, arrival: Arrival) -> News:
         return reference.meet(memory, arrival)
     tiles, clients, slots, _ = memory.vectors.shape
     run, ranges = differences_pass(clients, slots), _ranges(tiles, arrival.gradient.numel())
-    sums = np.zeros((ranges.blocks, LANES))
-    given = (arrival.gradient.contiguous(), arrival.base.contiguous())
-    arrays = (*(vector.data_ptr() for vector in given), _address(sums))
-    client = int(arrival.client)
+    sums, client = _room(ranges, LANES), int(arrival.client)
+    given = (arrival.gradient.contiguous(), arrival.base.contiguous(), sums)
+    arrays = [array.data_ptr() for array in given]
     mine = memory.vectors.data_ptr() + 4 * client * slots * WIDTH
     ranges.run(lambda *numbers: run(mine, *arrays, *numbers))
-    known = _FLAGS[bool(memory.known.numpy()[client])]
-    return News(known, *torch.from_numpy(sums.sum(axis=0)).unbind())
+    return News(memory.known[client].clone(), *sums.sum(dim=0).unbind())
 
 
 def judge(history: History, news: News, radius: float, level: float) -> tuple[Judged, History]:
@@ -78,8 +76,10 @@ def judge(history: History, news: News, radius: float, level: float) -> tuple[Ju
     step, _, change, squared = numbers
     comparable = bool(known) and step > 0
     factor = math.sqrt(change / step) if comparable else 0.0
-    history = observe(history, factor, comparable)
-    threshold = float(quantile(history, level))
+    past = arrays(history)
+    if comparable:
+        observe_array(*past, factor)
+    threshold = quantile_array(*past, level)
     length = math.sqrt(squared)
     scale = radius / length if not known and length > radius else 1.0
     found = (factor if comparable else math.nan, threshold, scale)
@@ -129,16 +129,17 @@ def exchange(
         return reference.exchange(memory, arrival, entry, weights, keep)
     client, new = int(arrival.client), _new_rows(entry, keep)
     run, ranges = exchange_pass(clients, slots, new), _ranges(tiles, weights.numel())
-    sums, given = _room(ranges, new, slots), _contiguous(weights, arrival)
-    arrays = (*(vector.data_ptr() for vector in given), _address(sums))
+    sums, given = _room(ranges, room_for(new, slots)), _contiguous(weights, arrival)
+    arrays = [array.data_ptr() for array in (*given, sums)]
     mine = memory.vectors.data_ptr() + 4 * client * slots * WIDTH
     ranges.run(lambda *numbers: run(mine, *arrays, *numbers))
     _note_products(memory, client, new, sums)
     return memory
 
 
-def _room(ranges: _Ranges, new: Rows, slots: int) -> np.ndarray:
-    return np.zeros((ranges.blocks, room_for(new, slots)))
+def _room(ranges: _Ranges, columns: int) -> Tensor:
+    """For the sums of every block."""
+    return torch.zeros(ranges.blocks, columns, dtype=torch.float64)
 
 
 def _contiguous(weights: Tensor, arrival: Arrival) -> tuple[Tensor, ...]:
@@ -153,35 +154,14 @@ def _new_rows(entry: Entry, keep: Tensor) -> Rows:
     return (GRADIENT, "upload"), (BASE, "base"), *((OWN + place, part) for place, part in own)
 
 
-def _note_products(memory: Memory, client: int, new: Rows, sums: np.ndarray) -> None:
+def _note_products(memory: Memory, client: int, new: Rows, sums: Tensor) -> None:
     """Write down a client's new inner products; none but the model's without new rows."""
-    totals, pairs = sums.sum(axis=0), _pairs(new, memory.gram.shape[1])
-    memory.squared.numpy()[...] = totals[pairs.model]
-    if not new:
-        return
-    memory.gram.numpy()[client].put(pairs.among, totals[pairs.among_from])
-    memory.along.numpy()[client].put(pairs.along, totals[pairs.along_from])
-    memory.known.numpy()[client] = True
-
-
-class _Pairs(NamedTuple):
-    """Where in a client's tables the sums of `inner_pairs` belong, and which of them."""
-
-    among: np.ndarray  # of its rows with each other
-    among_from: np.ndarray
-    along: np.ndarray  # of its rows with the model
-    along_from: np.ndarray
-    model: int  # the one of the model with itself
-
-
-@functools.cache
-def _pairs(new: Rows, slots: int) -> _Pairs:
-    one, other = np.array(inner_pairs(new, slots)).T
-    among = np.flatnonzero(other < slots)
-    places = np.concatenate([one[among] * slots + other[among], other[among] * slots + one[among]])
-    along = np.flatnonzero((one < slots) & (other == slots))
-    model = int(np.flatnonzero(one == slots)[0])
-    return _Pairs(places, np.tile(among, 2), one[along], along, model)
+    tables = (memory.gram, memory.along)
+    mine = (table.data_ptr() + 8 * client * table[0].numel() for table in tables)
+    slots = memory.gram.shape[1]
+    noting(new, slots)(sums.data_ptr(), *mine, memory.squared.data_ptr(), len(sums))
+    if new:
+        memory.known[client] = True
 
 
 def order_step(
@@ -199,11 +179,11 @@ def order_step(
     )
     columns, size = clients * slots + LANES, weights.numel()
     direction = torch.empty(tiles * WIDTH, dtype=torch.float32)
-    along, inner = np.zeros((ranges.blocks, columns)), _room(ranges, new, slots)
+    along, inner = _room(ranges, columns), _room(ranges, room_for(new, slots))
     shares = choice.shares.numpy().astype(np.float32, order="C")
     vectors, given = memory.vectors.data_ptr(), _contiguous(weights, arrival)
     before = (vectors, _address(shares), *(v.data_ptr() for v in given), direction.data_ptr())
-    after = (_address(along), _address(inner), *order.arguments, client)
+    after = (along.data_ptr(), inner.data_ptr(), *order.arguments, client)
 
     def work(*numbers: int) -> None:
         scratch = torch.empty(order.rows * WIDTH + columns, dtype=torch.float32)
@@ -211,10 +191,10 @@ def order_step(
 
     ranges.run(work)
     _note_products(memory, client, new, inner)
-    totals = along.sum(axis=0)
-    products, with_model, squared = np.split(totals[:-2], [clients * slots, clients * slots + 1])
-    parts = (products.reshape(clients, slots), with_model.reshape(()), squared.reshape(()))
-    return Step(direction[:size], *(torch.from_numpy(part) for part in parts)), memory
+    adding_up()(along.data_ptr(), columns, len(along))
+    products, others = along[0, :-LANES].view(clients, slots), along[0, -LANES:]
+    with_model, squared, apart, _ = others.unbind()
+    return Step(direction[:size], products, with_model, squared, apart.sqrt()), memory
 
 
 class _Order(NamedTuple):

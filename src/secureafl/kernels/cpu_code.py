@@ -49,7 +49,7 @@ def order_pass(clients: int, slots: int, in_registers: bool, new: Rows) -> Any:
     given, sums = _Columns(emit, [model, upload, base], size), emit.at(scratch, padded * WIDTH)
     mine = builder.mul(client, INT(slots * WIDTH))
     early = 5 * slots // 8  # rows per client of the next tile asked for while combining this one
-    columns = clients * slots + LANES  # of sums: with each vector; with the model, with itself
+    columns = clients * slots + LANES  # of sums: with each vector; `_products_of_step`
     with emit.loop(0, columns) as k:
         emit.store(FLOAT(0.0), sums, k)
 
@@ -69,7 +69,7 @@ def order_pass(clients: int, slots: int, in_registers: bool, new: Rows) -> Any:
             with behind:
                 before = builder.sub(t, INT(1))
                 lanes = _lanes_of(emit, found(before), 0)
-                _products_of_step(emit, lanes, given.at(before)[0], emit.at(sums, clients * slots))
+                _products_of_step(emit, lanes, given.at(before), emit.at(sums, clients * slots))
                 with emit.loop(0, clients) as i:
                     _combine(emit, i, tile(t), shares, here[0], scratch, slots)
                     _fetch(emit, tile(t), builder.add(i, INT(_NEAR)), slots, level=1)
@@ -93,7 +93,7 @@ def order_pass(clients: int, slots: int, in_registers: bool, new: Rows) -> Any:
             _flush(emit, sums, _block_row(emit, along, behind, block, columns), columns)
     end = builder.sub(last, INT(1))
     lanes = _lanes_of(emit, found(end), 0)
-    _products_of_step(emit, lanes, given.at(end)[0], emit.at(sums, clients * slots))
+    _products_of_step(emit, lanes, given.at(end), emit.at(sums, clients * slots))
     with emit.loop(0, clients) as i:
         _products(emit, i, tile(end), lanes, sums, slots)
     _flush(emit, sums, _block_row(emit, along, end, block, columns), columns)
@@ -135,10 +135,12 @@ def _products(emit: Emitter, i: Any, tile: Any, lanes: list[Any], sums: Any, slo
             emit.store(builder.fadd(total, emit.load(out, start, _LANE)), out, start)
 
 
-def _products_of_step(emit: Emitter, lanes: list[Any], model: Any, out: Any) -> None:
-    """Add the direction's inner products with the model and with itself."""
-    dots = [_dot(emit, lanes, _lanes_of(emit, model, 0)), _dot(emit, lanes, lanes)]
-    total = _four_sums(emit, dots + [ir.Constant(_LANE, [0.0] * LANES)] * 2)
+def _products_of_step(emit: Emitter, lanes: list[Any], given: list[Any], out: Any) -> None:
+    """Add the direction's products with the model and with itself; its distance from the upload."""
+    model, upload = (_lanes_of(emit, columns, 0) for columns in given[:2])
+    apart = [emit.builder.fsub(a, b) for a, b in zip(upload, lanes, strict=True)]
+    dots = [_dot(emit, *pair) for pair in ((lanes, model), (lanes, lanes), (apart, apart))]
+    total = _four_sums(emit, [*dots, ir.Constant(_LANE, [0.0] * LANES)])
     emit.store(emit.builder.fadd(total, emit.load(out, 0, _LANE)), out, 0)
 
 
@@ -257,6 +259,43 @@ def _flush(emit: Emitter, sums: Any, along: Any, count: int) -> None:
         more = builder.fpext(emit.load(sums, k), DOUBLE)
         emit.store(builder.fadd(emit.load(along, k, DOUBLE), more), along, k)
         emit.store(FLOAT(0.0), sums, k)
+
+
+@functools.cache
+def adding_up() -> Any:
+    """What the blocks have collected, into the first one's row."""
+    module, arguments, emit = function([_EXACT, INT, INT])
+    _add_up(emit, *arguments)
+    emit.builder.ret_void()
+    return machine_code(module)
+
+
+def _add_up(emit: Emitter, sums: Any, columns: Any, blocks: Any) -> None:
+    builder = emit.builder
+    with emit.loop(1, blocks) as b:
+        row = emit.at(sums, builder.mul(b, columns))
+        with emit.loop(0, columns) as k:
+            more = builder.fadd(emit.load(sums, k, DOUBLE), emit.load(row, k, DOUBLE))
+            emit.store(more, sums, k)
+
+
+@functools.cache
+def noting(new: Rows, slots: int) -> Any:
+    """Add up `inner_pairs`, and write them down in a client's tables."""
+    module, arguments, emit = function([_EXACT] * 4 + [INT])
+    sums, gram, along, squared, blocks = arguments
+    _add_up(emit, sums, INT(room_for(new, slots)), blocks)
+    for place, (i, k) in enumerate(inner_pairs(new, slots)):
+        total = emit.load(sums, place, DOUBLE)
+        if i == slots:
+            emit.store(total, squared, 0)
+        elif k == slots:
+            emit.store(total, along, i)
+        else:
+            emit.store(total, gram, i * slots + k)
+            emit.store(total, gram, k * slots + i)
+    emit.builder.ret_void()
+    return machine_code(module)
 
 
 @functools.cache

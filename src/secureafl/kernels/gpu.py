@@ -18,7 +18,7 @@ from secureafl.kernels.gpu_source import (
     counter_for,
     processors,
 )
-from secureafl.kernels.gpu_trust import compare, distance, remember, standing, take_note, weigh
+from secureafl.kernels.gpu_trust import compare, remember, standing, take_note, weigh
 from secureafl.kernels.network import sorting_network
 from secureafl.kernels.step import Judged, Step
 from secureafl.kernels.tiles import BASE, GRADIENT, OWN, WIDTH
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from secureafl.kernels.step import Choice
 
 # Of `kernels.gpu_trust`.
-__all__ = ["compare", "distance", "remember", "standing", "take_note", "weigh"]
+__all__ = ["compare", "remember", "standing", "take_note", "weigh"]
 
 IN_REGISTERS = 64  # clients up to which a thread sorts a column
 _MOST_SLOTS, _MOST_PAIRS = 16, 7  # which are unrolled
@@ -141,18 +141,18 @@ def order_step(
     if shared >= 48 * 1024:
         kernel.set_shared_memory_config(shared)
     blocks = min(tiles, processors(weights.device) * resident)
-    sums = memory.gram.new_empty(clients * slots + 2, blocks)
+    sums = memory.gram.new_empty(clients * slots + 3, blocks)
     direction = torch.empty_like(weights)
-    chosen = [choice.shares.contiguous(), weights.contiguous(), choice.present]
-    order = [choice.first, choice.last, direction, sums, weights.numel(), tiles]
+    chosen = [choice.shares.contiguous(), weights.contiguous(), arrival.gradient.contiguous()]
+    order = [choice.present, choice.first, choice.last, direction, sums, weights.numel(), tiles]
     arguments = [memory.vectors, *chosen, *order]
     kernel((blocks, 1, 1), (threads, 1, 1), arguments, shared_mem=shared)
     found = sums.new_empty(len(sums))
     grid = (-(-len(sums) * 32 // ONE_CLIENT), 1, 1)
     _kernel("add_up", clients, slots)(grid, (ONE_CLIENT, 1, 1), [sums, found, blocks])
-    products, with_model, squared = found.split([clients * slots, 1, 1])
-    step = Step(direction, products.view(clients, slots), with_model[0], squared[0])
-    return step, memory
+    products, others = found[:-3].view(clients, slots), found[-3:]
+    with_model, squared, apart = others.unbind()
+    return Step(direction, products, with_model, squared, apart.sqrt()), memory
 
 
 def lbfgs_shares(inner: Inner, appended: Tensor, pairs: int, max_correction: float) -> Tensor:

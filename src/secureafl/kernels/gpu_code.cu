@@ -126,7 +126,7 @@ extern "C" __global__ void after_step(double* along, double* squared, const doub
 // Sums over blocks of `order_pass`, a warp for each.
 extern "C" __global__ void add_up(const double* sums, double* found, int blocks) {
   const int r = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
-  if (r >= ROWS + 2) return;
+  if (r >= ROWS + 3) return;
   double total = 0;
   for (int b = threadIdx.x % 32; b < blocks; b += 32) total += sums[(size_t)r * blocks + b];
   total = warp_sum(total);
@@ -293,8 +293,8 @@ __device__ float middle(const float* column, float below, float above) {
 // Combine, select, inner products; each block takes every so many-th tile.
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) order_pass(
     const float* __restrict__ vectors, const double* __restrict__ shares, const float* __restrict__ model,
-    const flag* __restrict__ present, const index* first_at, const index* last_at, float* direction,
-    double* sums, int d, int tiles) {
+    const float* __restrict__ upload, const flag* __restrict__ present, const index* first_at,
+    const index* last_at, float* direction, double* sums, int d, int tiles) {
   extern __shared__ double shared[];
   double* along = shared;                                  // [ROWS]
   float* share = (float*)(along + ROWS);                   // [ROWS]
@@ -328,7 +328,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) order_pass(
   const float scale = 1.0f / max(last - first + 1, 1);
   const float below = low == HALF - 1 ? scale : 0, above = high == HALF ? scale : 0;
 #endif
-  double with_model = 0, itself = 0;
+  double with_model = 0, itself = 0, apart = 0;
   for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const float* rows = vectors + (size_t)tile * ROWS * WIDTH;
     for (int item = thread; item < ROWS_PADDED * (WIDTH / 4); item += THREADS) {
@@ -371,6 +371,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) order_pass(
         direction[j] = step[thread];
         with_model += (double)step[thread] * model[j];
         itself += (double)step[thread] * step[thread];
+        const double away = upload[j] - step[thread];
+        apart += away * away;
       }
     }
     for (int r = thread; r < ROWS; r += THREADS) {
@@ -386,8 +388,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) order_pass(
   }
   double* out = sums + blockIdx.x;
   for (int r = thread; r < ROWS; r += THREADS) out[(size_t)r * gridDim.x] = along[r];
-  with_model = warp_sum(with_model), itself = warp_sum(itself);
-  if (thread == 0) out[(size_t)ROWS * gridDim.x] = with_model, out[(size_t)(ROWS + 1) * gridDim.x] = itself;
+  const double others[3] = {warp_sum(with_model), warp_sum(itself), warp_sum(apart)};
+  if (thread == 0)
+    for (int k = 0; k < 3; k++) out[(size_t)(ROWS + k) * gridDim.x] = others[k];
 }
 
 #ifdef PAIRS

@@ -2,18 +2,6 @@
 // `gpu_sums.cu`. One block each where only numbers of clients are at hand; `core.trust` says what and why.
 // TURNS, TINY, SILENT, SAYS, DOUBT, LEAST, ENOUGH, SEEN, FEW: `core.trust`.
 
-// ||upload - direction||
-extern "C" __global__ void distance(const float* upload, const float* direction, double* sums,
-                                    float* found, unsigned* counter, int d) {
-  double values[1] = {0};
-  for (int j = blockIdx.x * blockDim.x + threadIdx.x; j < d; j += gridDim.x * blockDim.x) {
-    const double away = upload[j] - direction[j];
-    values[0] += away * away;
-  }
-  block_sums<1>(values, sums + blockIdx.x, gridDim.x);
-  if (is_last_block(counter)) sums_over_blocks<1>(sums, [&](int, double total) { *found = sqrt(total); });
-}
-
 // An upload beside its client's last: see `reference.compare`.
 extern "C" __global__ void compare(const float* gradients, const float* bases, const flag* known,
                                    const index* client, const float* upload, const float* base, double* sums,

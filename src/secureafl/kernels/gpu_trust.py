@@ -23,19 +23,6 @@ _MOST_CLIENTS = 512  # for one block; plain torch, which uses the whole GPU, is 
 _BLOCK = 1024
 
 
-def distance(upload: Tensor, direction: Tensor) -> Tensor:
-    """See `kernels.operations.distance`."""
-    if upload.dtype != torch.float32 or direction.dtype != torch.float32:
-        return reference.distance(upload, direction)
-    size, found = upload.numel(), upload.new_empty(())
-    blocks = blocks_for(size, upload.device)
-    sums = torch.empty(blocks, dtype=torch.float64, device=upload.device)
-    given = [upload.contiguous(), direction.contiguous()]
-    arguments = [*given, sums, found, counter_for(upload.device), size]
-    _kernel("distance")((blocks, 1, 1), (ONE_CLIENT, 1, 1), arguments)
-    return found
-
-
 def compare(uploads: Uploads, arrival: Arrival) -> News:
     """See `kernels.operations.compare`."""
     device = arrival.gradient.device

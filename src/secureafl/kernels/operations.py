@@ -105,11 +105,6 @@ def lbfgs_shares(
     return version_for(inner.vectors).lbfgs_shares(inner, appended, pairs, max_correction)
 
 
-def distance(upload: Float[Tensor, " d"], direction: Float[Tensor, " d"]) -> Float[Tensor, ""]:
-    """Between an upload and what is made of all."""
-    return version_for(upload).distance(upload, direction)
-
-
 def compare(uploads: Uploads, arrival: Arrival) -> News:
     """As `meet`, where the last uploads are all that is remembered."""
     return version_for(arrival.gradient).compare(uploads, arrival)

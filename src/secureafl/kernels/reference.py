@@ -12,7 +12,7 @@ from secureafl.core.server import LARGEST_NORM
 from secureafl.core.trust import lower_median, standing, weigh, with_bend, with_length
 from secureafl.core.types import News
 from secureafl.core.uploads import with_upload
-from secureafl.core.vectors import choose, exactly_scaled, norm, row, set_row
+from secureafl.core.vectors import choose, exactly_scaled, row, set_row
 from secureafl.kernels.bfgs import lbfgs_shares as _lbfgs_shares
 from secureafl.kernels.order import order_mean
 from secureafl.kernels.rows import clip_factors
@@ -131,7 +131,7 @@ def order_step(
     memory = exchange(memory, arrival, entry, weights, keep)
     values = combine(memory.vectors, choice.shares.to(weights.dtype), weights)
     direction = order_mean(values, choice.present, choice.first, choice.last)
-    return step_along(memory.vectors, direction, weights), memory
+    return step_along(memory.vectors, direction, weights, arrival.gradient), memory
 
 
 def lbfgs_shares(inner: Inner, appended: Tensor, pairs: int, max_correction: float) -> Tensor:
@@ -143,11 +143,6 @@ def lbfgs_shares(inner: Inner, appended: Tensor, pairs: int, max_correction: flo
     with np.errstate(all="ignore"):  # what is not finite is dropped there
         made = _lbfgs_shares(np, gram, along, squared, counts, pairs, max_correction)
     return torch.from_numpy(made)
-
-
-def distance(upload: Tensor, direction: Tensor) -> Tensor:
-    """See `kernels.operations.distance`."""
-    return norm(upload - direction)
 
 
 def compare(uploads: Uploads, arrival: Arrival) -> News:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from secureafl.core.vectors import exact_norm
 from secureafl.kernels.tiles import products
 
 if TYPE_CHECKING:
@@ -32,22 +33,25 @@ class Choice(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A direction, and its inner products (float64)."""
+    """A direction, its inner products, and how far the upload is from it (float64)."""
 
     direction: Float[Tensor, " d"]
     along: Float[Tensor, "n slots"]  # with every remembered vector; 0 for the uploads
     with_model: Float[Tensor, ""]
     squared: Float[Tensor, ""]
+    distance: Float[Tensor, ""]
 
 
 def step_along(
     vectors: Float[Tensor, "tiles n slots width"],
     direction: Float[Tensor, " d"],
     weights: Float[Tensor, " d"],
+    upload: Float[Tensor, " d"],
 ) -> Step:
     """A direction with its inner products."""
     exact = direction.double()
-    return Step(direction, products(vectors, direction), exact @ weights.double(), exact @ exact)
+    numbers = exact @ weights.double(), exact @ exact, exact_norm(upload - direction)
+    return Step(direction, products(vectors, direction), *numbers)
 
 
 def moves_since(gradient: Tensor, base: Tensor, arrival: Arrival) -> tuple[Tensor, ...]:
