@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -85,10 +86,31 @@ def test_page_of_results_comes_from_them(script, page):
     assert made.stdout == (ROOT / f"docs/results/{page}.md").read_bytes()
 
 
-def test_the_main_table_comes_from_its_cells(tmp_path):
+@pytest.fixture(scope="module")
+def main_cells(tmp_path_factory):
+    """The main table's cells, unpacked."""
+    folder = tmp_path_factory.mktemp("cells")
+    with tarfile.open(ROOT / "docs/results/fashion-mnist/main.tar.gz") as cells:
+        cells.extractall(folder, filter="data")
+    return folder / "main"
+
+
+def rows_of(folder):
+    """A table over seeds, row by row."""
+    across = "async_sgd,secure_afl,secure_afl_hardened"
+    command = [sys.executable, ROOT / "scripts/seeds_table.py", folder, "--across", across]
+    return subprocess.run(command, capture_output=True, check=True, text=True).stdout.splitlines()
+
+
+def test_tables_of_robustness_come_from_their_cells(main_cells):
+    text = (ROOT / "docs/robustness.md").read_text()
+    for folder in (main_cells, ROOT / "docs/results/robustness/attacks"):
+        assert all(row in text for row in rows_of(folder))
+
+
+def test_the_main_table_comes_from_its_cells(main_cells, tmp_path):
     folder = ROOT / "docs/results/fashion-mnist"
-    with tarfile.open(folder / "main.tar.gz") as cells:
-        cells.extractall(tmp_path, filter="data")
+    shutil.copytree(main_cells, tmp_path / "main")
     given = "--page-only --seeds 0-2 --device cuda --data-dir data/fashion-mnist --out main"
     command = [sys.executable, "-m", "secureafl", "reproduce", "main", *given.split()]
     subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
