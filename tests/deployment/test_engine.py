@@ -115,15 +115,17 @@ def test_a_thousand_clients_cost_what_benchmark_and_formula_say(tmp_path, name, 
     result = read_json(run / "result.json")
     lines = map(json.loads, (run / "server" / "log.jsonl").read_text().splitlines())
     arrivals = [line for line in lines if line["event"] == "arrival"]
-    step = statistics.median(line["step"] for line in arrivals)
-    whole = statistics.median(line["seconds"] for line in arrivals)
+    cpu, step, whole = (
+        statistics.median(line[key] for line in arrivals) for key in ("step_cpu", "step", "seconds")
+    )
     torch.set_num_threads(1)
     predicted, peak = step_seconds(defense), result["peak_memory_bytes"]
     formula = CLIENTS * vectors * PARAMETERS * 4
     print(
-        f"{name}: step {step:.3f} s, alone {predicted:.3f} s, with journal {whole:.3f} s;"
+        f"{name}: step {cpu:.3f} s of one core, alone {predicted:.3f} s; {step:.3f} s while clients"
+        f" and engine need two cores as well, {whole:.3f} s with its journal;"
         f" peak {peak / 1e9:.2f} GB, formula {formula / 1e9:.2f} GB"
     )
     assert len({line["client"] for line in arrivals}) == CLIENTS
-    assert step < 2 * predicted
+    assert cpu < 1.5 * predicted
     assert formula < peak < formula + 3e9  # the app, and a thousand models on their way

@@ -68,7 +68,7 @@ class Coordinator:
         self._server = self._make_server()
         self._state = self._server.start(flatten(model))
         self._malicious: set[int] = set()
-        self.step_seconds = 0.0  # the last step took
+        self.step_seconds = self.step_cpu_seconds = 0.0  # the last step took; of this thread's time
 
     def _make_server(self) -> Server:
         made = self.experiment
@@ -152,10 +152,11 @@ class Coordinator:
             _, state = self._server.refuse(self._state, upload, entry.reason)
             return Verdict(False, False, {}, entry.reason), state
         update = torch.from_numpy(entry.update).to(self.device)
-        began = time.perf_counter()
+        began, busy = time.perf_counter(), time.thread_time()
         decision, state = self._server.receive(self._state, upload._replace(update=update))
         verdict = read_verdict(decision)
         self.step_seconds = time.perf_counter() - began
+        self.step_cpu_seconds = time.thread_time() - busy
         return verdict, state
 
     def _hear(self, client: int, now: int) -> None:

@@ -16,9 +16,9 @@ from secureafl.arrivals.trace import Trace
 from secureafl.core.events import ArrivalEvent
 from secureafl.deployment.messages import REFUSALS
 from secureafl.deployment.trainer import make_attackers, uploaded
-from secureafl.experiment import read_experiment
-from secureafl.results import EXPERIMENT, read_events
-from secureafl.simulation.batches import own_batch
+from secureafl.results import read_events
+from secureafl.simulation.batches import ROWS, own_batch
+from secureafl.simulation.recording import stored_experiment
 from secureafl.simulation.simulator import Simulation
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Replay(Simulation):
     def __init__(self, path: Path, attack: Attack | None = None) -> None:
         """`attack` is what the malicious clients played, if not the experiment's own."""
         self._arrivals = [e for e in read_events(path) if isinstance(e, ArrivalEvent)]
-        made = read_experiment(path / EXPERIMENT)
+        made = stored_experiment(path)
         rounds = len(self._arrivals)
         super().__init__(
             dataclasses.replace(made, rounds=rounds, attack=attack or made.attack, attack_until=0)
@@ -60,11 +60,5 @@ class Replay(Simulation):
         self._engine.begin(self.round, base)
         if self._arrivals[self.round].reason in REFUSALS:
             return base[:0]
-        rows = own_batch(
-            self.shards.rows[client],
-            self.experiment.training.samples,
-            self.experiment.seed,
-            client,
-            version,
-        )
+        rows = self._jobs[self.round, ROWS:].cpu().numpy()
         return uploaded(self.clients, self._attackers, base, rows, client, version)

@@ -158,8 +158,10 @@ class Conversation:
         self.metrics.count(events, seconds)
         for event in events:
             if isinstance(event, ArrivalEvent):
-                # From answer to model, and the server's step alone.
-                took = {"seconds": round(seconds, 4), "step": round(self._server.step_seconds, 4)}
+                # From answer to model, the server's step alone, and without waiting for a core.
+                steps = (self._server.step_seconds, self._server.step_cpu_seconds)
+                names = ("seconds", "step", "step_cpu")
+                took = {k: round(v, 4) for k, v in zip(names, (seconds, *steps), strict=True)}
                 facts = {**event._asdict(), **took}
                 self._tell("arrival", node=request.node, **facts)
 

@@ -180,11 +180,11 @@ def open_run(experiment: Experiment, path: Path, checkpoint_seconds: float) -> R
 
 def require_same(experiment: Experiment, path: Path) -> None:
     """Raise unless the run in `path` is of this experiment."""
-    if _stored(path) != experiment:
+    if stored_experiment(path) != experiment:
         raise RunError(f"{path}: holds a run with other settings; choose another --out")
 
 
-def _stored(path: Path) -> Experiment:
+def stored_experiment(path: Path) -> Experiment:
     """The experiment of a run; a run that lacks one of today's settings is refused."""
     stored = read_toml(path / EXPERIMENT)
     experiment = from_mapping(stored)
@@ -211,7 +211,7 @@ def resume_run(path: Path, checkpoint_seconds: float) -> Recording:
     if folder.finished:
         raise RunError(f"{path}: already finished; see it with 'secureafl report {path}'")
     checkpoint = folder.load_checkpoint()
-    simulation = Simulation(_stored(path))
+    simulation = Simulation(stored_experiment(path))
     expected = read_json(path / PROVENANCE).get("data_fingerprint")
     if simulation.data_fingerprint != expected:
         raise RunError(f"{path}: was begun on other data than {simulation.data_source}")
