@@ -15,6 +15,7 @@
 #define NARROW ((WIDE - 2) / 2)  // after the second
 #define NARROWS (NARROW * NARROW)
 #define TWOS (SECOND * NARROWS)
+#define MADE (SEE / 32 * AT_ONCE)  // channels of the second layer that a block of `see` makes
 
 // Where things lie in the flat vector.
 #define PATCH (FIRST * 9)
@@ -57,7 +58,7 @@ __device__ void read_patch(const float* image, int side, float* patch) {
 // Both convolutions of an image; a warp makes AT_ONCE channels of the second, a lane one place.
 extern "C" __global__ void __launch_bounds__(SEE) see(const float* weights, const float* inputs, float* ones,
                                                       flag* which_ones, float* twos, flag* which_twos) {
-  __shared__ float image[PIXELS], first[ONES];
+  __shared__ float image[PIXELS], first[ONES], part[MADE * PART * 9];
   const int i = blockIdx.x, thread = threadIdx.x, lane = thread % 32;
   for (int k = thread; k < PIXELS; k += SEE) image[k] = inputs[(size_t)i * PIXELS + k];
   __syncthreads();
@@ -72,18 +73,24 @@ extern "C" __global__ void __launch_bounds__(SEE) see(const float* weights, cons
     if (blockIdx.y == 0) ones[(size_t)i * ONES + k] = first[k], which_ones[(size_t)i * ONES + k] = which;
   }
   __syncthreads();
-  const int from = (blockIdx.y * (SEE / 32) + thread / 32) * AT_ONCE, place = min(lane, NARROWS - 1);
+  const int own = thread / 32 * AT_ONCE, from = blockIdx.y * MADE + own, place = min(lane, NARROWS - 1);
   const float* corner = first + 2 * (place / NARROW) * WIDE + 2 * (place % NARROW);
   float sums[AT_ONCE][4];
 #pragma unroll
   for (int u = 0; u < AT_ONCE; u++)
 #pragma unroll
     for (int k = 0; k < 4; k++) sums[u][k] = weights[BIAS_2 + from + u];
-  for (int channel = 0; channel < FIRST; channel++) {
-    float patch[16];
-    read_patch(corner + channel * WIDES, WIDE, patch);
+  for (int start = 0; start < FIRST; start += PART) {
+    __syncthreads();
+    for (int k = thread; k < MADE * PART * 9; k += SEE)
+      part[k] = weights[WEIGHT_2 + (blockIdx.y * MADE + k / (PART * 9)) * PATCH + start * 9 + k % (PART * 9)];
+    __syncthreads();
+    for (int channel = 0; channel < PART; channel++) {
+      float patch[16];
+      read_patch(corner + (start + channel) * WIDES, WIDE, patch);
 #pragma unroll
-    for (int u = 0; u < AT_ONCE; u++) convolve(patch, weights + WEIGHT_2 + (from + u) * PATCH + channel * 9, sums[u]);
+      for (int u = 0; u < AT_ONCE; u++) convolve(patch, part + ((own + u) * PART + channel) * 9, sums[u]);
+    }
   }
   if (lane >= NARROWS) return;
 #pragma unroll
@@ -93,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(SEE) see(const float* weights, cons
   }
 }
 
-// The hidden layer: a block makes HIDE units of all images, a warp an image at a time.
+// The hidden layer: a block makes HIDE units of all images, a warp four images at a time.
 extern "C" __global__ void __launch_bounds__(256) hide(const float* weights, const float* twos, float* hidden,
                                                        int images) {
   __shared__ float rows[HIDE][TWOS];
@@ -101,17 +108,20 @@ extern "C" __global__ void __launch_bounds__(256) hide(const float* weights, con
   for (int k = threadIdx.x; k < HIDE * TWOS; k += 256)
     rows[k / TWOS][k % TWOS] = weights[WEIGHT_3 + (size_t)min(from + k / TWOS, HIDDEN - 1) * TWOS + k % TWOS];
   __syncthreads();
-  for (int i = warp; i < images; i += 8) {
-    float sums[HIDE] = {0};
-    for (int k = lane; k < TWOS; k += 32) {
-      const float value = twos[(size_t)i * TWOS + k];
+  for (int start = 4 * warp; start < images; start += 32) {
+    float sums[4][HIDE] = {{0}};
+    for (int k = lane; k < TWOS; k += 32)
 #pragma unroll
-      for (int u = 0; u < HIDE; u++) sums[u] += value * rows[u][k];
-    }
+      for (int q = 0; q < 4; q++) {
+        const float value = twos[(size_t)min(start + q, images - 1) * TWOS + k];
 #pragma unroll
-    for (int u = 0; u < HIDE; u++) {
-      const float value = warp_sum(sums[u]) + weights[BIAS_3 + min(from + u, HIDDEN - 1)];
-      if (lane == 0 && from + u < HIDDEN) hidden[i * HIDDEN + from + u] = value <= 0 ? 0 : value;
+        for (int u = 0; u < HIDE; u++) sums[q][u] += value * rows[u][k];
+      }
+#pragma unroll
+    for (int k = 0; k < 4 * HIDE; k++) {
+      const int i = start + k / HIDE, unit = from + k % HIDE;
+      const float value = warp_sum(sums[k / HIDE][k % HIDE]) + weights[BIAS_3 + min(unit, HIDDEN - 1)];
+      if (lane == 0 && i < images && unit < HIDDEN) hidden[i * HIDDEN + unit] = value <= 0 ? 0 : value;
     }
   }
 }
@@ -159,30 +169,47 @@ extern "C" __global__ void __launch_bounds__(1024) answer(const float* weights, 
 extern "C" __global__ void __launch_bounds__(128) back_to_twos(const float* weights, const float* twos,
                                                                const float* hidden_slopes, float* gradient,
                                                                float* slopes, int images) {
-  const int at = blockIdx.x * 128 + threadIdx.x, column = min(at, TWOS - 1), units = (HIDDEN + UNITS - 1) / UNITS;
+  __shared__ float part[64 * IMAGES];
+  const int thread = threadIdx.x, at = blockIdx.x * 128 + thread, column = min(at, TWOS - 1);
+  const int units = (HIDDEN + UNITS - 1) / UNITS;
   if (blockIdx.y < units) {
     const int from = blockIdx.y * UNITS;
-    float sums[UNITS] = {0};
-    for (int i = 0; i < images; i++) {
-      const float value = twos[(size_t)i * TWOS + column];
+    float sums[UNITS] = {0}, bias = 0;
+    for (int start = 0; start < images; start += 32) {
+      __syncthreads();
+      for (int k = thread; k < 32 * UNITS; k += 128) {
+        const int i = start + k / UNITS, unit = from + k % UNITS;
+        part[k] = i < images && unit < HIDDEN ? hidden_slopes[i * HIDDEN + unit] : 0;
+      }
+      __syncthreads();
+      for (int i = 0; i < min(images - start, 32); i++) {
+        const float value = twos[(size_t)(start + i) * TWOS + column];
 #pragma unroll
-      for (int u = 0; u < UNITS; u++) sums[u] += value * hidden_slopes[i * HIDDEN + min(from + u, HIDDEN - 1)];
+        for (int u = 0; u < UNITS; u++) sums[u] += value * part[i * UNITS + u];
+        if (at < UNITS) bias += part[i * UNITS + at];
+      }
     }
 #pragma unroll
     for (int u = 0; u < UNITS; u++)
       if (at < TWOS && from + u < HIDDEN) gradient[WEIGHT_3 + (size_t)(from + u) * TWOS + at] = sums[u];
-    if (at >= UNITS || from + at >= HIDDEN) return;
-    float sum = 0;
-    for (int i = 0; i < images; i++) sum += hidden_slopes[i * HIDDEN + from + at];
-    gradient[BIAS_3 + from + at] = sum;
+    if (at < UNITS && from + at < HIDDEN) gradient[BIAS_3 + from + at] = bias;
     return;
   }
   const int from = (blockIdx.y - units) * IMAGES;
   float sums[IMAGES] = {0};
-  for (int j = 0; j < HIDDEN; j++) {
-    const float weight = weights[WEIGHT_3 + (size_t)j * TWOS + column];
+  for (int start = 0; start < HIDDEN; start += 64) {
+    __syncthreads();
+    for (int k = thread; k < 64 * IMAGES; k += 128) {
+      const int i = from + k % IMAGES, unit = start + k / IMAGES;
+      part[k] = i < images && unit < HIDDEN ? hidden_slopes[i * HIDDEN + unit] : 0;
+    }
+    __syncthreads();
+#pragma unroll 4
+    for (int j = 0; j < min(HIDDEN - start, 64); j++) {
+      const float weight = weights[WEIGHT_3 + (size_t)(start + j) * TWOS + column];
 #pragma unroll
-    for (int u = 0; u < IMAGES; u++) sums[u] += weight * hidden_slopes[min(from + u, images - 1) * HIDDEN + j];
+      for (int u = 0; u < IMAGES; u++) sums[u] += weight * part[j * IMAGES + u];
+    }
   }
 #pragma unroll
   for (int u = 0; u < IMAGES; u++) {
@@ -209,11 +236,8 @@ __device__ void layer_2(float* room, const float* ones, const float* slopes, con
       slope[thread] = slopes[at], place[thread] = y * WIDE + x;
     }
     __syncthreads();
-    if (thread >= PATCH + 1) continue;
 #pragma unroll
-    for (int u = 0; u < 2; u++)
-      for (int p = u * NARROWS; p < (u + 1) * NARROWS; p++)
-        if (slope[p] != 0) sums[u] += thread == PATCH ? slope[p] : slope[p] * corner[place[p]];
+    for (int p = 0; p < 2 * NARROWS; p++) sums[p / NARROWS] += slope[p] * (thread == PATCH ? 1 : corner[place[p]]);
   }
 #pragma unroll
   for (int u = 0; u < 2; u++) {
@@ -237,19 +261,23 @@ __device__ void back_to_line(float* room, const float* weights, const float* one
     __syncthreads();
     for (int at = thread; at < PART * PATCH; at += BACK) part[at] = weights[WEIGHT_2 + from * PATCH + at];
     __syncthreads();
-    for (int other = from; other < from + PART; other++)
+    for (int other = from; other < from + PART; other++) {
+      float weight[9];
+#pragma unroll
+      for (int k = 0; k < 9; k++) weight[k] = part[(other - from) * PATCH + channel * 9 + k];
       for (int above = max(y / 2 - 1, 0); above <= min(y / 2, NARROW - 1); above++)
 #pragma unroll
         for (int p = 0; p < NARROW; p++) {
           const int at = other * NARROWS + above * NARROW + p, k = y - 2 * above - chosen[at] / 2;
           if (slope[at] == 0 || k < 0 || k > 2) continue;
-          const float* row = part + (other - from) * PATCH + channel * 9 + k * 3;
-          if (chosen[at] % 2) {
-            for (int x = 0; x < 3; x++) line[2 * p + 1 + x] += slope[at] * row[x];
-          } else {
-            for (int x = 0; x < 3; x++) line[2 * p + x] += slope[at] * row[x];
+#pragma unroll
+          for (int x = 0; x < 3; x++) {
+            const float more = slope[at] * (k == 0 ? weight[x] : k == 1 ? weight[3 + x] : weight[6 + x]);
+            if (chosen[at] % 2) line[2 * p + 1 + x] += more;
+            else line[2 * p + x] += more;
           }
         }
+    }
   }
   if (lane >= FIRST) return;
 #pragma unroll
@@ -270,12 +298,12 @@ extern "C" __global__ void __launch_bounds__(BACK) back_to_ones(const float* wei
 }
 
 // The first layer's gradient, by a block for every channel; the others add up the second's.
-extern "C" __global__ void __launch_bounds__(256) finish(const float* inputs, const float* slopes, const flag* which,
+extern "C" __global__ void __launch_bounds__(1024) finish(const float* inputs, const float* slopes, const flag* which,
                                                          const float* parts, float* gradient, int images) {
-  __shared__ float partial[8][10];
+  __shared__ float partial[32][10];
   const int thread = threadIdx.x, channel = blockIdx.x;
   if (channel >= FIRST) {
-    const int at = (channel - FIRST) * 256 + thread;
+    const int at = (channel - FIRST) * 1024 + thread;
     if (at >= LAYER_2) return;
     float sum = 0;
     for (int group = 0; group < GROUPS; group++) sum += parts[(size_t)group * LAYER_2 + at];
@@ -283,7 +311,7 @@ extern "C" __global__ void __launch_bounds__(256) finish(const float* inputs, co
     return;
   }
   float sums[10] = {0};  // of nine weights and the bias
-  for (int k = thread; k < images * WIDES; k += 256) {
+  for (int k = thread; k < images * WIDES; k += 1024) {
     const int i = k / WIDES, place = k % WIDES;
     const size_t at = (size_t)i * ONES + channel * WIDES + place;
     const float slope = slopes[at];
@@ -302,6 +330,6 @@ extern "C" __global__ void __launch_bounds__(256) finish(const float* inputs, co
   __syncthreads();
   if (thread >= 10) return;
   float sum = 0;
-  for (int warp = 0; warp < 8; warp++) sum += partial[warp][thread];
+  for (int warp = 0; warp < 32; warp++) sum += partial[warp][thread];
   gradient[thread < 9 ? channel * 9 + thread : BIAS_1 + channel] = sum;
 }

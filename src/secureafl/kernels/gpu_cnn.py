@@ -57,7 +57,7 @@ def cnn_gradient(
     given = [weights, ones, slopes_of_twos, which_twos, parts, slopes_of_ones, images]
     launch("back_to_ones", (_SECOND // 2 * _GROUPS + images,), _BACK, given)
     given = [inputs, slopes_of_ones, which_ones, parts, gradient, images]
-    launch("finish", (_FIRST + -(-_LAYER_2 // 256),), 256, given)
+    launch("finish", (_FIRST + -(-_LAYER_2 // 1024),), 1024, given)
     return gradient
 
 
