@@ -2,6 +2,7 @@
 
 python scripts/seeds_table.py docs/results/robustness/attacks [--paper secure_afl]
 python scripts/seeds_table.py FOLDER --across async_sgd,secure_afl
+python scripts/seeds_table.py FOLDER --names
 """
 
 import argparse
@@ -15,12 +16,17 @@ from result_tables import paper, read
 COLUMNS = ("defence", "attack", "seeds", "TER", "ASR", "paper", "honest accepted", "malicious")
 
 
-def groups(folder: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """Results of the runs in a folder, by defence and attack."""
+Groups = dict[tuple[str, str], list[dict[str, Any]]]
+
+
+def groups(folder: Path, names: bool = False) -> Groups:
+    """Results of the runs in a folder, by defence, or what its name begins with, and attack."""
     found = defaultdict(list)
     for path in sorted(folder.glob("*/result.json")):
         result = read(path.parent, "result.json")
-        found[result["defense"], result["attack"]].append(result)
+        end = f"-{result['attack']}-seed{result['seed']}"
+        name = path.parent.name.removesuffix(end) if names else result["defense"]
+        found[name, result["attack"]].append(result)
     return found
 
 
@@ -44,19 +50,32 @@ def line(defense: str, attack: str, results: list[dict[str, Any]], beside: str) 
     return "| " + " | ".join([defense, attack, seeds, ter, asr, figures, *shares]) + " |"
 
 
-def across(found: dict[tuple[str, str], list[dict[str, Any]]], defenses: list[str]) -> list[str]:
+def across(found: Groups, defenses: list[str]) -> list[str]:
     """A row for each attack, a column for each defence; the paper's figure in brackets."""
     lines = ["| attack | " + " | ".join(defenses) + " |", "|---" * (1 + len(defenses)) + "|"]
     for attack in dict.fromkeys(attack for _, attack in found):
         cells = []
         for defense in defenses:
-            results, figures = found.get((defense, attack), []), paper(defense, attack)
-            told = " / ".join(
-                spread([r["metrics"][name]["late_mean"] for r in results])
-                for name in (results[0]["metrics"] if results else ["ter"])
-            )
+            told, figures = figures_of(found, defense, attack), paper(defense, attack)
             cells.append(told if figures == "-" else f"{told} ({figures})")
         lines.append("| " + " | ".join([attack, *cells]) + " |")
+    return lines
+
+
+def figures_of(found: Groups, name: str, attack: str) -> str:
+    """One cell: every metric over seeds."""
+    results = found.get((name, attack), [])
+    metrics = results[0]["metrics"] if results else ["ter"]
+    return " / ".join(spread([r["metrics"][m]["late_mean"] for r in results]) for m in metrics)
+
+
+def down(found: Groups) -> list[str]:
+    """A row for each name, a column for each attack."""
+    names, attacks = (list(dict.fromkeys(key[place] for key in found)) for place in (0, 1))
+    lines = ["| | " + " | ".join(attacks) + " |", "|---" * (1 + len(attacks)) + "|"]
+    for name in names:
+        cells = [figures_of(found, name, attack) for attack in attacks]
+        lines.append("| " + " | ".join([name, *cells]) + " |")
     return lines
 
 
@@ -71,7 +90,13 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--paper", default="", help="the defence whose figures stand beside")
     parser.add_argument("--across", default="", help="defences, a column each")
+    parser.add_argument(
+        "--names", action="store_true", help="rows by what folders' names begin with"
+    )
     given = parser.parse_args()
+    if given.names:
+        print("\n".join(down(groups(given.folder, names=True))))
+        return
     if given.across:
         print("\n".join(across(groups(given.folder), given.across.split(","))))
         return
