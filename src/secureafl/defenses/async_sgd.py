@@ -24,7 +24,7 @@ class AsyncSgd:
 
     def step(self, state, arrival, server):
         yes = torch.ones((), dtype=torch.bool, device=arrival.gradient.device)
-        if server.samples is None:
-            return Decision(yes, yes, arrival.gradient, {}, "", bounded=True), state
-        weight = own_weight(server.samples, arrival.client)
-        return Decision(yes, yes, exactly_scaled(arrival.gradient, weight), {}, ""), state
+        direction = arrival.gradient
+        if server.samples is not None:
+            direction = exactly_scaled(direction, own_weight(server.samples, arrival.client))
+        return Decision(yes, yes, direction, {}, ""), state
