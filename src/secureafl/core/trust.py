@@ -228,8 +228,10 @@ def weigh(
     notes.gram.index_copy_(0, index, exact[None])
     notes.gram.index_copy_(1, index, exact[:, None])
     trust = trusted(notes, known, doubts)
+    # An old word answers a model that is gone.
     weights = trust * notes.fresh.mul_(doubts.fading).index_fill_(0, index, 1)
     total = weights.sum()
+    # Until more clients are known, steps are shorter.
     enough = (known.to(total.dtype).sum() / min(FEW, len(known))).clamp(max=1)
     shares = (weights / total.clamp(min=TINY)) * enough
     return Weighed(row(trust, client), total, shares.to(products.dtype))

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from secureafl.core.errors import require
+from secureafl.core.trees import name_tensors
 from secureafl.core.trust import Doubts, Notes, no_notes
 from secureafl.core.types import Decision
 from secureafl.core.uploads import Uploads, no_uploads, without_uploads
@@ -87,12 +88,10 @@ class SecureAflHardened:
         return Decision(accepted, ready, direction, scores, "trust", bounded=True), state
 
     def forget(self, state, client):
-        sent, word, record, notes = state
-        numbers = (notes.lengths, *notes.constancy, *notes.bends, notes.gram, notes.fresh)
-        for kind in (word, record, *numbers):
-            kind.index_fill_(0, client.view(1), 0)
+        for rows in name_tensors((state.word, state.record, state.notes), "").values():
+            rows.index_fill_(0, client.view(1), 0)
         # The others' products with it stay until its next upload; nobody looks at them.
-        return state._replace(sent=without_uploads(sent, client))
+        return state._replace(sent=without_uploads(state.sent, client))
 
     @property
     def _doubts(self) -> Doubts:

@@ -159,11 +159,10 @@ class Conversation:
         for event in events:
             if isinstance(event, ArrivalEvent):
                 # From answer to model, the server's step alone, and without waiting for a core.
-                steps = (self._server.step_seconds, self._server.step_cpu_seconds)
-                names = ("seconds", "step", "step_cpu")
-                took = {k: round(v, 4) for k, v in zip(names, (seconds, *steps), strict=True)}
-                facts = {**event._asdict(), **took}
-                self._tell("arrival", node=request.node, **facts)
+                took = {"seconds": seconds, "step": self._server.step_seconds}
+                took["step_cpu"] = self._server.step_cpu_seconds
+                rounded = {name: round(value, 4) for name, value in took.items()}
+                self._tell("arrival", node=request.node, **event._asdict(), **rounded)
 
     def _give_up(self, request: Request, reason: str) -> None:
         self._server.give_up(request.version)

@@ -17,6 +17,7 @@ from secureafl.core.quantile import arrays, observe_array, quantile_array
 from secureafl.core.server import LARGEST_NORM
 from secureafl.core.types import News
 from secureafl.kernels import reference
+from secureafl.kernels.cpu_bfgs import lbfgs_pass
 from secureafl.kernels.cpu_code import (
     IN_REGISTERS,
     LANES,
@@ -24,7 +25,6 @@ from secureafl.kernels.cpu_code import (
     adding_up,
     differences_pass,
     exchange_pass,
-    lbfgs_pass,
     noting,
     order_pass,
     room_for,
@@ -156,10 +156,10 @@ def _new_rows(entry: Entry, keep: Tensor) -> Rows:
 
 def _note_products(memory: Memory, client: int, new: Rows, sums: Tensor) -> None:
     """Write down a client's new inner products; none but the model's without new rows."""
-    tables = (memory.gram, memory.along)
-    mine = (table.data_ptr() + 8 * client * table[0].numel() for table in tables)
-    slots = memory.gram.shape[1]
-    noting(new, slots)(sums.data_ptr(), *mine, memory.squared.data_ptr(), len(sums))
+    slots, squared = memory.gram.shape[1], memory.squared.data_ptr()
+    gram = memory.gram.data_ptr() + 8 * client * slots * slots
+    along = memory.along.data_ptr() + 8 * client * slots
+    noting(new, slots)(sums.data_ptr(), gram, along, squared, len(sums))
     if new:
         memory.known[client] = True
 
