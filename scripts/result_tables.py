@@ -44,8 +44,7 @@ def made_with(runs: list[Path]) -> str:
     days = sorted({s["started"][:10] for s in sessions})
     devices = sorted({s["device"] for s in sessions})
     torches = sorted({s["torch"] for s in sessions})
-    data = read(runs[0], "provenance.json")
-    return (
-        f"Seed {data['seed']}; {', '.join(devices)}; torch {', '.join(torches)}; "
-        f"{', '.join(days)}; {data['data']}."
-    )
+    seeds = sorted({read(run, "provenance.json")["seed"] for run in runs})
+    drawn = f"Seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+    data = read(runs[0], "provenance.json")["data"]
+    return f"{drawn}; {', '.join(devices)}; torch {', '.join(torches)}; {', '.join(days)}; {data}."

@@ -1,20 +1,17 @@
-"""A table over seeds from the run folders of a sweep, beside the paper's figures, in Markdown.
+"""A table over seeds from the run folders of a sweep, in Markdown.
 
-python scripts/seeds_table.py docs/results/robustness/attacks [--paper secure_afl]
 python scripts/seeds_table.py FOLDER --across async_sgd,secure_afl
 python scripts/seeds_table.py FOLDER --names
 """
 
 import argparse
+import re
 import statistics
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 from result_tables import paper, read
-
-COLUMNS = ("defence", "attack", "seeds", "TER", "ASR", "paper", "honest accepted", "malicious")
-
 
 Groups = dict[tuple[str, str], list[dict[str, Any]]]
 
@@ -38,28 +35,19 @@ def spread(values: list[float]) -> str:
     return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.3f}"
 
 
-def line(defense: str, attack: str, results: list[dict[str, Any]], beside: str) -> str:
-    """One row."""
-    ter, asr = (
-        spread([r["metrics"][name]["late_mean"] for r in results if name in r["metrics"]])
-        for name in ("ter", "asr")
-    )
-    seeds = ", ".join(str(r["seed"]) for r in results)
-    shares = [_accepted(results, group) for group in ("honest", "malicious")]
-    figures = paper(beside or defense, attack)
-    return "| " + " | ".join([defense, attack, seeds, ter, asr, figures, *shares]) + " |"
-
-
 def across(found: Groups, defenses: list[str]) -> list[str]:
     """A row for each attack, a column for each defence; the paper's figure in brackets."""
     lines = ["| attack | " + " | ".join(defenses) + " |", "|---" * (1 + len(defenses)) + "|"]
     for attack in dict.fromkeys(attack for _, attack in found):
-        cells = []
-        for defense in defenses:
-            told, figures = figures_of(found, defense, attack), paper(defense, attack)
-            cells.append(told if figures == "-" else f"{told} ({figures})")
+        cells = [with_paper(found, defense, attack) for defense in defenses]
         lines.append("| " + " | ".join([attack, *cells]) + " |")
     return lines
+
+
+def with_paper(found: Groups, defense: str, attack: str) -> str:
+    """One cell, with the paper's figure in brackets where there is one."""
+    told, figures = figures_of(found, defense, attack), paper(defense, attack)
+    return told if figures == "-" else f"{told} ({figures})"
 
 
 def figures_of(found: Groups, name: str, attack: str) -> str:
@@ -71,15 +59,22 @@ def figures_of(found: Groups, name: str, attack: str) -> str:
 
 def down(found: Groups) -> list[str]:
     """A row for each name, a column for each attack."""
-    names, attacks = (list(dict.fromkeys(key[place] for key in found)) for place in (0, 1))
+    names, attacks = ({key[place]: None for key in found} for place in (0, 1))
     lines = ["| | " + " | ".join(attacks) + " |", "|---" * (1 + len(attacks)) + "|"]
-    for name in names:
+    for name in sorted(names, key=_numbers_as_such):
         cells = [figures_of(found, name, attack) for attack in attacks]
         lines.append("| " + " | ".join([name, *cells]) + " |")
     return lines
 
 
-def _accepted(results: list[dict[str, Any]], group: str) -> str:
+def _numbers_as_such(name: str) -> list[Any]:
+    """So that 5 comes before 20."""
+    parts = re.split(r"(\d+\.?\d*)", name)
+    return [float(part) if number % 2 else part for number, part in enumerate(parts)]
+
+
+def accepted(results: list[dict[str, Any]], group: str) -> str:
+    """Share of the uploads of honest or malicious clients that were taken, mean over seeds."""
     shares = [r["uploads"][group]["share"] for r in results]
     return "-" if None in shares else f"{statistics.mean(shares):.0%}"
 
@@ -88,22 +83,14 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--paper", default="", help="the defence whose figures stand beside")
-    parser.add_argument("--across", default="", help="defences, a column each")
-    parser.add_argument(
-        "--names", action="store_true", help="rows by what folders' names begin with"
+    kind = parser.add_mutually_exclusive_group(required=True)
+    kind.add_argument("--across", default="", help="rows are attacks, columns these defences")
+    kind.add_argument(
+        "--names", action="store_true", help="rows are what folders' names begin with"
     )
     given = parser.parse_args()
-    if given.names:
-        print("\n".join(down(groups(given.folder, names=True))))
-        return
-    if given.across:
-        print("\n".join(across(groups(given.folder), given.across.split(","))))
-        return
-    print("| " + " | ".join(COLUMNS) + " |")
-    print("|---" * len(COLUMNS) + "|")
-    for (defense, attack), results in groups(given.folder).items():
-        print(line(defense, attack, results, given.paper))
+    found = groups(given.folder, given.names)
+    print("\n".join(down(found) if given.names else across(found, given.across.split(","))))
 
 
 if __name__ == "__main__":

@@ -87,30 +87,44 @@ def test_page_of_results_comes_from_them(script, page):
 
 
 @pytest.fixture(scope="module")
-def main_cells(tmp_path_factory):
-    """The main table's cells, unpacked."""
+def cells(tmp_path_factory):
+    """Raw results, unpacked: main, attacks, robustness."""
     folder = tmp_path_factory.mktemp("cells")
-    with tarfile.open(ROOT / "docs/results/fashion-mnist/main.tar.gz") as cells:
-        cells.extractall(folder, filter="data")
-    return folder / "main"
+    for name in ("fashion-mnist/main", "attacks", "robustness"):
+        with tarfile.open(ROOT / f"docs/results/{name}.tar.gz") as packed:
+            packed.extractall(folder, filter="data")
+    return folder
 
 
-def rows_of(folder):
-    """A table over seeds, row by row."""
-    across = "async_sgd,secure_afl,secure_afl_hardened"
-    command = [sys.executable, ROOT / "scripts/seeds_table.py", folder, "--across", across]
-    return subprocess.run(command, capture_output=True, check=True, text=True).stdout.splitlines()
+def made_by(script, *words):
+    """What a script prints."""
+    command = [sys.executable, ROOT / "scripts" / script, *words]
+    return subprocess.run(command, capture_output=True, check=True, text=True).stdout
 
 
-def test_tables_of_robustness_come_from_their_cells(main_cells):
+def test_tables_of_robustness_come_from_their_cells(cells):
     text = (ROOT / "docs/robustness.md").read_text()
-    for folder in (main_cells, ROOT / "docs/results/robustness/attacks"):
-        assert all(row in text for row in rows_of(folder))
+    across = ("--across", "async_sgd,secure_afl,secure_afl_hardened")
+    rows = made_by("seeds_table.py", cells / "main", *across).splitlines()
+    for grid in ("share", "delay", "skew", "ablation"):
+        rows += made_by("seeds_table.py", cells / "robustness" / grid, "--names").splitlines()
+    others = ("min_max@std", "min_max@sign", "alie@strong", "min_sum", "inner_product")
+    found = made_by("seeds_table.py", cells / "attacks", *across).splitlines()
+    rows += [row for row in found if row.strip("| ").split(" | ")[0] in others]
+    assert len(rows) > 40
+    assert [row for row in rows if row not in text] == []
 
 
-def test_the_main_table_comes_from_its_cells(main_cells, tmp_path):
+def test_page_of_attacks_comes_from_its_cells(cells, tmp_path):
+    for folder in ("main", "attacks"):
+        shutil.copytree(cells / folder, tmp_path / "all", dirs_exist_ok=True)
+    made = made_by("attacks_page.py", tmp_path / "all")
+    assert made == (ROOT / "docs/results/attacks.md").read_text()
+
+
+def test_the_main_table_comes_from_its_cells(cells, tmp_path):
     folder = ROOT / "docs/results/fashion-mnist"
-    shutil.copytree(main_cells, tmp_path / "main")
+    shutil.copytree(cells / "main", tmp_path / "main")
     given = "--page-only --seeds 0-2 --device cuda --data-dir data/fashion-mnist --out main"
     command = [sys.executable, "-m", "secureafl", "reproduce", "main", *given.split()]
     subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)

@@ -1,4 +1,4 @@
-"""The hot operations on a GPU (`gpu_code.cu`)."""
+"""The hot operations on a GPU (`gpu_code.cu`, `gpu_bfgs.cu`)."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ __all__ = ["compare", "remember", "standing", "take_note", "weigh"]
 IN_REGISTERS = 64  # clients up to which a thread sorts a column
 _MOST_SLOTS, _MOST_PAIRS = 16, 7  # which are unrolled
 _PARTS = {"upload": 0, "step": 1, "change": 2}
+_PLACES = {"GRADIENT": GRADIENT, "BASE": BASE, "OWN": OWN}
 
 
 def meet(memory: Memory, arrival: Arrival) -> News:
@@ -141,14 +142,14 @@ def order_step(
     if shared >= 48 * 1024:
         kernel.set_shared_memory_config(shared)
     blocks = min(tiles, processors(weights.device) * resident)
-    sums = memory.gram.new_empty(clients * slots + 3, blocks)
+    sums = memory.gram.new_empty(blocks, clients * slots + 3)
     direction = torch.empty_like(weights)
     chosen = [choice.shares.contiguous(), weights.contiguous(), arrival.gradient.contiguous()]
     order = [choice.present, choice.first, choice.last, direction, sums, weights.numel(), tiles]
     arguments = [memory.vectors, *chosen, *order]
     kernel((blocks, 1, 1), (threads, 1, 1), arguments, shared_mem=shared)
-    found = sums.new_empty(len(sums))
-    grid = (-(-len(sums) * 32 // ONE_CLIENT), 1, 1)
+    found = torch.empty_like(sums[0])
+    grid = (-(-len(found) // 32), 1, 1)
     _kernel("add_up", clients, slots)(grid, (ONE_CLIENT, 1, 1), [sums, found, blocks])
     products, others = found[:-3].view(clients, slots), found[-3:]
     with_model, squared, apart = others.unbind()
@@ -163,19 +164,18 @@ def lbfgs_shares(inner: Inner, appended: Tensor, pairs: int, max_correction: flo
     clients, slots = shares.shape
     arguments = [inner.vectors, inner.model, inner.squared, appended, shares, float(max_correction)]
     grid = (-(-clients // 32), 1, 1)
-    _kernel("lbfgs_shares", clients, slots, pairs)(grid, (32, 1, 1), arguments)
+    numbers = {"CLIENTS": clients, "SLOTS": slots, "PAIRS": pairs, **_PLACES}
+    kernel = compiled("gpu_bfgs.cu", "lbfgs_shares", tuple(numbers.items()))
+    kernel(grid, (32, 1, 1), arguments)
     return shares
 
 
 @functools.cache
-def _kernel(name: str, clients: int = 1, slots: int = 2, pairs: int = 0) -> Any:
+def _kernel(name: str, clients: int = 1, slots: int = 2) -> Any:
     """One of the kernels of `gpu_code.cu`, compiled for these numbers."""
     threads, resident = _threads(clients)
     numbers = {"CLIENTS": clients, "SLOTS": slots, "THREADS": threads, "WIDTH": WIDTH}
-    numbers["RESIDENT"] = resident
-    numbers |= {"GRADIENT": GRADIENT, "BASE": BASE, "OWN": OWN, "LONGEST": LONGEST}
-    if pairs:
-        numbers["PAIRS"] = pairs
+    numbers |= {"RESIDENT": resident, "LONGEST": LONGEST, **_PLACES}
     lines = []
     if clients <= IN_REGISTERS:
         network = sorting_network((clients + 1) // 2).tolist()

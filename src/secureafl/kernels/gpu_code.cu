@@ -123,14 +123,20 @@ extern "C" __global__ void after_step(double* along, double* squared, const doub
   else *squared += rate * (rate * *step_squared - 2 * *with_model);
 }
 
-// Sums over blocks of `order_pass`, a warp for each.
+#define SUMS (ROWS + 3)  // of `order_pass`: rows with the step; model, step and upload with it
+
+// Sums over blocks of `order_pass`: a lane for each, the warps share the blocks.
 extern "C" __global__ void add_up(const double* sums, double* found, int blocks) {
-  const int r = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
-  if (r >= ROWS + 3) return;
+  __shared__ double partial[ONE_CLIENT / 32][32];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, r = blockIdx.x * 32 + lane;
   double total = 0;
-  for (int b = threadIdx.x % 32; b < blocks; b += 32) total += sums[(size_t)r * blocks + b];
-  total = warp_sum(total);
-  if (threadIdx.x % 32 == 0) found[r] = total;
+  if (r < SUMS)
+    for (int b = warp; b < blocks; b += ONE_CLIENT / 32) total += sums[(size_t)b * SUMS + r];
+  partial[warp][lane] = total;
+  __syncthreads();
+  if (warp > 0 || r >= SUMS) return;
+  for (int w = 1; w < ONE_CLIENT / 32; w++) total += partial[w][lane];
+  found[r] = total;
 }
 
 // Products of a client's rows (the upload's only with itself) and, last, the model.
@@ -205,15 +211,19 @@ __device__ int sort_key(float value) {
 
 __device__ float key_value(int key) { return __int_as_float(key ^ ((key >> 31) & 0x7fffffff)); }
 
+__device__ int keys_below(const int* keys, int trial) {
+  int below = 0;
+#pragma unroll
+  for (int m = 0; m < KEYS; m++) below += keys[m] < trial;
+  return __reduce_add_sync(FULL, below);
+}
+
 // The k-th smallest key of a column held by a warp, bit by bit from the highest.
 __device__ int kth_key(const int* keys, int k) {
   unsigned found = 0x80000000u;
   for (int bit = 31; bit >= 0; bit--) {
     const int trial = found + (1u << bit);  // at first this wraps around, to 0
-    int below = 0;
-#pragma unroll
-    for (int m = 0; m < KEYS; m++) below += keys[m] < trial;
-    below = __reduce_add_sync(FULL, below);
+    const int below = keys_below(keys, trial);
     if (below == k + 1) {  // the wanted one is the largest of these
       int largest = 0x80000000;
 #pragma unroll
@@ -221,7 +231,16 @@ __device__ int kth_key(const int* keys, int k) {
         if (keys[m] < trial) largest = max(largest, keys[m]);
       return __reduce_max_sync(FULL, largest);
     }
-    if (below <= k) found = trial;
+    if (below == k) {  // it is the smallest of the others
+      int smallest = 0x7fffffff;
+#pragma unroll
+      for (int m = 0; m < KEYS; m++)
+        if (keys[m] >= trial) smallest = min(smallest, keys[m]);
+      return __reduce_min_sync(FULL, smallest);
+    }
+    if (below > k) continue;
+    if (trial == 0 && keys_below(keys, 1) > k) return 0;  // as where nothing flows through a unit
+    found = trial;
   }
   return found;
 }
@@ -386,93 +405,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) order_pass(
       along[r] += total;
     }
   }
-  double* out = sums + blockIdx.x;
-  for (int r = thread; r < ROWS; r += THREADS) out[(size_t)r * gridDim.x] = along[r];
+  double* out = sums + (size_t)blockIdx.x * SUMS;
+  for (int r = thread; r < ROWS; r += THREADS) out[r] = along[r];
   const double others[3] = {warp_sum(with_model), warp_sum(itself), warp_sum(apart)};
   if (thread == 0)
-    for (int k = 0; k < 3; k++) out[(size_t)(ROWS + k) * gridDim.x] = others[k];
+    for (int k = 0; k < 3; k++) out[ROWS + k] = others[k];
 }
-
-#ifdef PAIRS
-#define AT(row, column) mine[(row) * SLOTS + (column)]
-
-// The shares of `kernels.bfgs`, a client per thread.
-extern "C" __global__ void lbfgs_shares(const double* gram, const double* along, const double* squared,
-                                        const index* appended, double* shares, double max_correction) {
-  const int c = blockIdx.x * blockDim.x + threadIdx.x;
-  if (c >= CLIENTS) return;
-  const double* mine = gram + (size_t)c * SLOTS * SLOTS;
-  const double* with_model = along + c * SLOTS;
-  const index count = appended[c];
-  int s[PAIRS], y[PAIRS];
-  bool full[PAIRS];
-  double s_v[PAIRS], y_v[PAIRS], over[PAIRS], right[PAIRS], q[PAIRS], diagonal[PAIRS];
-  double lower[PAIRS][PAIRS], factor[PAIRS][PAIRS], of_s[PAIRS], of_y[PAIRS];
-#pragma unroll
-  for (int k = 0; k < PAIRS; k++) {
-    s[k] = OWN + (count + k) % PAIRS, y[k] = s[k] + PAIRS;
-    full[k] = count >= PAIRS - k;
-    s_v[k] = with_model[s[k]] - AT(BASE, s[k]), y_v[k] = with_model[y[k]] - AT(BASE, y[k]);
-    over[k] = full[k] ? 1 / AT(s[k], y[k]) : 0;
-    right[k] = over[k] * y_v[k];
-  }
-  const double mu = AT(s[PAIRS - 1], y[PAIRS - 1]) / AT(s[PAIRS - 1], s[PAIRS - 1]);
-#pragma unroll
-  for (int i = 0; i < PAIRS; i++) {  // Cholesky without roots, and forward substitution
-    double goal = mu * s_v[i];
-#pragma unroll
-    for (int k = 0; k < PAIRS; k++) {
-      lower[i][k] = k < i && full[k] ? AT(s[i], y[k]) : 0;
-      goal += lower[i][k] * right[k];
-    }
-    goal = full[i] ? goal : 0;
-#pragma unroll
-    for (int k = 0; k <= i; k++) {
-      double entry = mu * AT(s[i], s[k]);
-#pragma unroll
-      for (int m = 0; m < k; m++) entry += lower[i][m] * lower[k][m] * over[m];
-      entry = full[k] ? entry : i == k;
-#pragma unroll
-      for (int m = 0; m < k; m++) entry -= factor[i][m] * factor[k][m] * diagonal[m];
-      if (k < i) factor[i][k] = entry / diagonal[k];
-      else diagonal[i] = entry;
-    }
-#pragma unroll
-    for (int k = 0; k < i; k++) goal -= factor[i][k] * q[k];
-    q[i] = goal;
-  }
-#pragma unroll
-  for (int i = PAIRS - 1; i >= 0; i--) {
-    q[i] /= diagonal[i];
-#pragma unroll
-    for (int k = i + 1; k < PAIRS; k++) q[i] -= factor[k][i] * q[k];
-  }
-  bool sound = count > 0 && fabs(mu) <= 1e10;  // false for NaN too
-#pragma unroll
-  for (int k = 0; k < PAIRS; k++) {
-    double below = 0;
-#pragma unroll
-    for (int i = k + 1; i < PAIRS; i++) below += lower[i][k] * q[i];
-    of_y[k] = right[k] - over[k] * below, of_s[k] = -mu * q[k];
-    sound = sound && fabs(of_y[k]) <= 1e10 && fabs(of_s[k]) <= 1e10;
-  }
-  const double drift = *squared - 2 * with_model[BASE] + AT(BASE, BASE);
-  double length = mu * mu * (drift > 0 ? drift : 0);
-#pragma unroll
-  for (int i = 0; i < PAIRS; i++) {
-    length += 2 * mu * (of_s[i] * s_v[i] + of_y[i] * y_v[i]);
-#pragma unroll
-    for (int k = 0; k < PAIRS; k++)
-      length += of_s[i] * (AT(s[i], s[k]) * of_s[k] + 2 * AT(s[i], y[k]) * of_y[k])
-              + of_y[i] * AT(y[i], y[k]) * of_y[k];
-  }
-  length = sqrt(length > 0 ? length : 0);
-  const double longest = max_correction * sqrt(AT(GRADIENT, GRADIENT));
-  const double scale = !sound ? 0 : length > longest ? longest / length : 1;
-  double* out = shares + c * SLOTS;
-  out[GRADIENT] = 1;
-  out[BASE] = sound ? scale * mu : 0;
-#pragma unroll
-  for (int k = 0; k < PAIRS; k++) out[s[k]] = sound ? scale * of_s[k] : 0, out[y[k]] = sound ? scale * of_y[k] : 0;
-}
-#endif
