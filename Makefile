@@ -22,7 +22,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(VENV)/ready
-	$(BIN)/secureafl compare experiments/quick.toml --defenses async_sgd,secure_afl
+	$(BIN)/secureafl compare experiments/quick.toml --defenses async_sgd,secure_afl_hardened
 
 demo-deploy: $(VENV)/ready
 	$(BIN)/python scripts/demo_deploy.py runs/demo-deploy-$$(date +%H%M%S)

@@ -86,7 +86,7 @@ def main() -> None:
     kind = parser.add_mutually_exclusive_group(required=True)
     kind.add_argument("--across", default="", help="rows are attacks, columns these defences")
     kind.add_argument(
-        "--names", action="store_true", help="rows are what folders' names begin with"
+        "--names", action="store_true", help="rows are how folders' names begin"
     )
     given = parser.parse_args()
     found = groups(given.folder, given.names)

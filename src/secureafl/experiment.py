@@ -22,7 +22,7 @@ from secureafl.core.protocols import (
     Partition,
     Task,
 )
-from secureafl.defenses import DEFENSES, SecureAfl
+from secureafl.defenses import DEFENSES, SecureAflHardened
 from secureafl.estimators import ESTIMATORS
 from secureafl.kernels.choice import Kernels
 from secureafl.partitions import PARTITIONS, LabelGroups
@@ -119,7 +119,7 @@ class Experiment:
     task: Task = field(default_factory=FashionMnist)
     partition: Partition = field(default_factory=LabelGroups)
     arrivals: ArrivalModel = field(default_factory=Uniform)
-    defense: Defense = field(default_factory=SecureAfl)
+    defense: Defense = field(default_factory=SecureAflHardened)
     attack: Attack = field(default_factory=NoAttack)
 
     def __post_init__(self) -> None:

@@ -33,7 +33,7 @@ from secureafl.results import EXPERIMENT
 _AT_ONCE = 16  # messages pushed together
 # Seconds. Every operation of a step lets the interpreter go; where Flower keeps it busy, as its
 # simulation engine does, each would wait for it 5 ms, a hundred times what it takes.
-_SWITCH = 1e-4
+_SWITCH = 1e-5
 _PATIENCE = 300.0  # seconds a SuperLink may be away before this process gives up
 
 T = TypeVar("T")

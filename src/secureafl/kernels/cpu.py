@@ -29,6 +29,7 @@ from secureafl.kernels.cpu_code import (
     order_pass,
     room_for,
 )
+from secureafl.kernels.cpu_trust import standing, take_note, weigh
 from secureafl.kernels.network import middle_network, sorting_network
 from secureafl.kernels.step import Judged, Step
 from secureafl.kernels.tiles import BASE, GRADIENT, OWN, WIDTH
@@ -41,9 +42,8 @@ if TYPE_CHECKING:
     from secureafl.kernels.memory import Memory
     from secureafl.kernels.step import Choice
 
-# These are a few passes over single rows, or over numbers of clients.
-compare, take_note = reference.compare, reference.take_note
-remember, standing, weigh = reference.remember, reference.standing, reference.weigh
+__all__ = ["standing", "take_note", "weigh"]  # of `kernels.cpu_trust`
+compare, remember = reference.compare, reference.remember  # a few passes over single rows
 
 _FLAGS = torch.tensor(False), torch.tensor(True)  # to make one takes longer than to look one up
 WORTH_IT = 1 << 20  # numbers in the memory; below, plain torch is as fast and needs no compiling
