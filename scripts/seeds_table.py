@@ -85,9 +85,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     kind = parser.add_mutually_exclusive_group(required=True)
     kind.add_argument("--across", default="", help="rows are attacks, columns these defences")
-    kind.add_argument(
-        "--names", action="store_true", help="rows are how folders' names begin"
-    )
+    kind.add_argument("--names", action="store_true", help="rows are how folders' names begin")
     given = parser.parse_args()
     found = groups(given.folder, given.names)
     print("\n".join(down(found) if given.names else across(found, given.across.split(","))))

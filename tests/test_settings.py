@@ -7,7 +7,8 @@ from simulation.spies import SpyOwn
 
 from secureafl.attacks import LabelFlip, Scaling
 from secureafl.core.errors import ConfigError
-from secureafl.defenses import SecureAfl
+from secureafl.defenses import SecureAflHardened
+from secureafl.estimators import Lbfgs
 from secureafl.experiment import (
     Evaluation,
     Experiment,
@@ -32,6 +33,7 @@ def test_experiment_survives_toml(tmp_path):
         "malicious": 3,
         "attack": {"kind": "scaling", "factor": 2},
         "defense": {
+            "kind": "secure_afl",
             "window": 100,
             "estimator": {"kind": "lbfgs", "max_correction": math.inf},
             "aggregator": "trimmed_mean",
@@ -64,10 +66,14 @@ def test_whatever_is_written_as_toml_is_read_back(tmp_path_factory, values):
 
 
 def test_settings_without_a_kind_are_the_defaults():
-    experiment = from_mapping({"defense": {"alpha": 0.5, "estimator": {"buffer_size": 2}}})
-    assert isinstance(experiment.defense, SecureAfl)
-    assert experiment.defense.alpha == 0.5
-    assert experiment.defense.estimator.buffer_size == 2
+    inner = {"kind": "secure_afl", "estimator": {"buffer_size": 2}}
+    assert from_mapping({"defense": inner}).defense.estimator == Lbfgs(buffer_size=2)
+    assert from_mapping({"defense": {"fading": 0.5}}).defense == SecureAflHardened(fading=0.5)
+
+
+def test_setting_of_another_kind_than_the_default_is_refused_with_that_kind():
+    with pytest.raises(ConfigError, match=r"'defense\.alpha'; 'secure_afl' has it"):
+        from_mapping({"defense": {"alpha": 0.5}})
 
 
 def test_naming_another_kind_drops_the_old_ones_settings():

@@ -148,11 +148,29 @@ def _plug_in(
         settings = {**_preset(cls, given["kind"], path), **settings}
     else:
         cls = type(field.default_factory())  # pyrefly: ignore  (a plug-in always has a default)
+        _refuse_settings_of_others(cls, settings, tables[protocol], path)
     built = build(cls, settings, tables, path)
     if not isinstance(built, protocol):
         wanted = [m for m in dir(protocol) if not m.startswith("_") and not hasattr(built, m)]
         raise ConfigError(f"{path} = {given['kind']!r}: it lacks {', '.join(wanted)}")
     return built
+
+
+def _refuse_settings_of_others(
+    cls: type, settings: Mapping[str, Any], table: Table, path: str
+) -> None:
+    """Say whose a setting is that the default does not have."""
+    for key in settings:
+        owners = [kind for kind, other in table.items() if key in _names(other)]
+        if owners and key not in _names(cls):
+            known = " or ".join(f"'{kind}'" for kind in owners)
+            raise ConfigError(
+                f"unknown setting {_join(path, key)!r}; {known} has it: name the kind too"
+            )
+
+
+def _names(cls: type) -> set[str]:
+    return {field.name for field in dataclasses.fields(cls)}
 
 
 def _preset(cls: type, kind: str, path: str) -> Mapping[str, Any]:

@@ -46,14 +46,20 @@ def test_partners_change_from_call_to_call_and_all_are_equally_likely():
 
 def test_inner_rule_is_named_in_a_settings_file():
     inner = {"kind": "bucketing", "size": 3, "inner": {"kind": "krum", "share": 0.3}}
-    given_in = {"defense": {"aggregator": {"kind": "bucketing", "inner": inner}}}
+    given_in = {
+        "defense": {"kind": "secure_afl", "aggregator": {"kind": "bucketing", "inner": inner}}
+    }
     assert from_mapping(given_in).defense.aggregator == Bucketing(Bucketing(Krum(0.3), 3))
-    short = {"defense": {"aggregator": {"kind": "bucketing", "inner": "krum"}}}
+    short = {
+        "defense": {"kind": "secure_afl", "aggregator": {"kind": "bucketing", "inner": "krum"}}
+    }
     assert from_mapping(short).defense.aggregator == Bucketing(Krum())
 
 
 def test_misspelt_inner_rule_is_refused_with_a_suggestion():
-    given_in = {"defense": {"aggregator": {"kind": "bucketing", "inner": "krumm"}}}
+    given_in = {
+        "defense": {"kind": "secure_afl", "aggregator": {"kind": "bucketing", "inner": "krumm"}}
+    }
     with pytest.raises(ConfigError, match=r"defense\.aggregator\.inner.*did you mean 'krum'"):
         from_mapping(given_in)
 

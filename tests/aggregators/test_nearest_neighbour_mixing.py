@@ -42,7 +42,7 @@ def test_nobody_suspected_mixes_all_with_all():
 
 def test_inner_rule_is_named_in_a_settings_file():
     rule = {"kind": "nearest_neighbour_mixing", "share": 0.3, "inner": "krum"}
-    found = from_mapping({"defense": {"aggregator": rule}}).defense.aggregator
+    found = from_mapping({"defense": {"kind": "secure_afl", "aggregator": rule}}).defense.aggregator
     assert found == NearestNeighbourMixing(Krum(), 0.3)
 
 

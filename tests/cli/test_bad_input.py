@@ -60,7 +60,8 @@ def test_bad_setting_is_refused_with_its_name_value_and_remedy(
     cli, given, said, monkeypatch, capsys
 ):
     # In this process: a new one for each would take minutes.
-    words = ["run", "tiny.toml", "--attack", "scaling", "--set", given, "--out", "out"]
+    words = ["run", "tiny.toml", "--defense", "secure_afl", "--attack", "scaling"]
+    words += ["--set", given, "--out", "out"]
     monkeypatch.chdir(cli.folder)
     monkeypatch.setattr("sys.argv", ["secureafl", *words])
     with pytest.raises(SystemExit) as exit_:

@@ -6,6 +6,7 @@ import tomllib
 import pytest
 
 from secureafl import settings
+from secureafl.defenses import SecureAfl
 from secureafl.experiment import (
     TABLES,
     Experiment,
@@ -37,7 +38,7 @@ def experiment_with(protocol, value):
     place, _, inner = field_of(protocol).partition(".")
     made = Experiment()
     if inner:
-        value = dataclasses.replace(made.defense, **{inner: value})
+        value = SecureAfl(**{inner: value})
     return dataclasses.replace(made, **{place: value})
 
 
@@ -76,7 +77,7 @@ def test_defaults_survive_a_toml_file(protocol, kind, cls, tmp_path):
 @for_every_entry
 def test_entry_is_named_by_its_kind_alone(protocol, kind, cls):
     place, _, inner = field_of(protocol).partition(".")
-    given = {place: {inner: kind}} if inner else {place: kind}
+    given = {place: {"kind": "secure_afl", inner: kind} if inner else kind}
     assert from_mapping(given) == experiment_with(protocol, cls())
 
 

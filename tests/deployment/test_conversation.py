@@ -202,7 +202,7 @@ def test_late_joiner_gets_a_slot_and_a_returning_node_its_own(tmp_path, clock):
 def test_slot_of_a_forgotten_client_goes_to_a_new_one_whose_first_upload_is_a_first_contact(
     tmp_path, clock
 ):
-    experiment = tiny(clients=2, rounds=60, forget_after=5)
+    experiment = tiny(clients=2, rounds=60, forget_after=5, defense="secure_afl")
     server = Server(tmp_path, {5: honest, 6: honest}, clock, experiment)
     server.turns(6)
     server.grid.leave(5)

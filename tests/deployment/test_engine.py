@@ -11,6 +11,7 @@ import time
 import pytest
 import torch
 from command import TESTS
+from deployment import small_clothes
 
 from secureafl.core.server import Server, Upload
 from secureafl.defenses import SecureAfl, SecureAflHardened
@@ -79,28 +80,37 @@ def test_four_of_twenty_malicious_keep_async_sgd_from_learning(tmp_path):
     assert min(found[name] for name in ATTACKS) > found["none"] + 0.05
 
 
-CLIENTS, PARAMETERS = 1000, 139_960
+CLIENTS = 1000
 
 
-def step_seconds(defense):
+def step_seconds(defense, parameters):
     """How long the server step alone takes with so many clients, on this machine now."""
     server = Server(defense, CLIENTS, 0.02)
-    weights = torch.randn(PARAMETERS, generator=torch.Generator().manual_seed(1))
+    weights = torch.randn(parameters, generator=torch.Generator().manual_seed(1))
     state, took = server.start(weights), []
-    for number in range(12):
+    for number in range(20):
         state.ledger.lend(state.round, state.weights)
-        update = torch.randn(PARAMETERS, generator=torch.Generator().manual_seed(number))
+        update = torch.randn(parameters, generator=torch.Generator().manual_seed(number))
         began = time.perf_counter()
         _, state = server.receive(state, Upload(number % 4, state.round, update))
         took.append(time.perf_counter() - began)
-    return statistics.median(took[4:])
+    return statistics.median(took[12:])
+
+
+# The published rule takes over a second for a step with the paper's CNN: hours of a test.
+PUBLISHED = ("deployment.small_clothes:SmallClothes", small_clothes.PARAMETERS)
 
 
 @pytest.mark.parametrize(
-    ("name", "defense", "vectors"),
-    [("secure_afl_hardened", SecureAflHardened(), 4), ("secure_afl", SecureAfl(), 8)],
+    ("name", "defense", "vectors", "task", "parameters"),
+    [
+        ("secure_afl_hardened", SecureAflHardened(), 4, "fashion_mnist", 139_960),
+        ("secure_afl", SecureAfl(), 8, *PUBLISHED),
+    ],
 )
-def test_a_thousand_clients_cost_what_benchmark_and_formula_say(tmp_path, name, defense, vectors):
+def test_a_thousand_clients_cost_what_benchmark_and_formula_say(
+    tmp_path, name, defense, vectors, task, parameters
+):
     run = learnt(
         tmp_path,
         "thousand",
@@ -110,6 +120,7 @@ def test_a_thousand_clients_cost_what_benchmark_and_formula_say(tmp_path, name, 
         rounds=2000,
         threads=1,  # the engine looks through a thousand mailboxes all the time, on the other core
         defense=name,
+        task={"kind": task, "data_dir": "embedded"},
         evaluation={"every": 2000, "late": 1},
     )
     result = read_json(run / "result.json")
@@ -119,13 +130,13 @@ def test_a_thousand_clients_cost_what_benchmark_and_formula_say(tmp_path, name, 
         statistics.median(line[key] for line in arrivals) for key in ("step_cpu", "step", "seconds")
     )
     torch.set_num_threads(1)
-    predicted, peak = step_seconds(defense), result["peak_memory_bytes"]
-    formula = CLIENTS * vectors * PARAMETERS * 4
+    predicted, peak = step_seconds(defense, parameters), result["peak_memory_bytes"]
+    formula = CLIENTS * vectors * parameters * 4
     print(
-        f"{name}: step {cpu:.3f} s of one core, alone {predicted:.3f} s; {step:.3f} s while clients"
-        f" and engine need two cores as well, {whole:.3f} s with its journal;"
+        f"{name}: step {step:.3f} s, alone {predicted:.3f} s; {cpu:.3f} s of that on its core, the"
+        f" rest waiting for it; {whole:.3f} s with its journal;"
         f" peak {peak / 1e9:.2f} GB, formula {formula / 1e9:.2f} GB"
     )
     assert len({line["client"] for line in arrivals}) == CLIENTS
-    assert cpu < 1.5 * predicted
+    assert step < 1.5 * predicted  # by the clock, while clients train and the engine is busy
     assert formula < peak < formula + 3e9  # the app, and a thousand models on their way

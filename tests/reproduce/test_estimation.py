@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from simulation.small import tiny
+from simulation import small
 
 from secureafl.core.random import numpy_generator
 from secureafl.defenses.secure_afl import estimates
@@ -11,6 +11,10 @@ from secureafl.reproduce import estimation
 from secureafl.reproduce.plan import Request
 from secureafl.simulation.recording import start_run
 from secureafl.simulation.simulator import Simulation
+
+
+def tiny(**changes):
+    return small.tiny(defense="secure_afl", **changes)
 
 
 @pytest.fixture

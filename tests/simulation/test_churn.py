@@ -44,7 +44,7 @@ def test_client_is_forgotten_when_it_was_silent_for_long_and_named(kind):
 
 
 def test_forgotten_client_has_no_lipschitz_factor_when_it_returns():
-    simulation = Simulation(coming_and_going())
+    simulation = Simulation(coming_and_going(defense="secure_afl"))
     new, returns = set(range(6)), 0
     for event in run(simulation, ROUNDS):
         if isinstance(event, ForgottenEvent):
@@ -80,7 +80,7 @@ def test_memory_holds_exactly_the_clients_heard_of_lately(forget_after):
         simulation.advance()
         now = simulation.round
         lately = set(simulation.trace.client[max(0, now - forget_after) : now].tolist())
-        known = simulation.defense_state.memory.known
+        known = simulation.defense_state.sent.known
         assert set(torch.nonzero(known).flatten().tolist()) == lately
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from secureafl.attacks import Gaussian, Scaling, SignFlip
 from secureafl.core.errors import ConfigError
-from secureafl.defenses import AsyncSgd, Kardam, SecureAfl
+from secureafl.defenses import AsyncSgd, Kardam, SecureAfl, SecureAflHardened
 from secureafl.estimators import LastUpdate
 from secureafl.sweep.grid import Grid, cross, parse_seeds, read_grid
 
@@ -135,7 +135,7 @@ def test_base_can_be_an_experiment_file_with_settings_beside_it(grid_file, tmp_p
         ("[axes]\nseed = []", "give a list of one value or more"),
         ("[axes]\ndefense = ['kardan']", "unknown defense 'kardan'; did you mean 'kardam'"),
         ("[axes]\ndefence = ['kardam']", "unknown setting 'defence'; did you mean 'defense'"),
-        ("[axes]\ndefense.alhpa = [0.5]", "did you mean 'alpha'"),
+        ("[axes]\ndefense.fadign = [0.5]", "did you mean 'fading'"),
         ("[base]\nfile = 'none.toml'", "none.toml: no such file"),
         ("[axes]\nclients = [5, 5]", "'clients5-seed0' is named twice"),
     ],
@@ -156,11 +156,11 @@ def test_tables_without_another_kind_change_the_base_and_do_not_replace_it():
     base = {"training": {"learning_rate": 0.5}, "defense": {"clip_norm": 9.0}}
     axes = {
         "training": [{"batch_size": 4}],
-        "defense": [{"kind": "secure_afl", "alpha": 0.5}, "kardam"],
+        "defense": [{"kind": "secure_afl_hardened", "fading": 0.5}, "kardam"],
     }
     changed, other = Grid("", base, axes).cells().values()
     assert (changed.training.learning_rate, changed.training.batch_size) == (0.5, 4)
-    assert changed.defense == SecureAfl(alpha=0.5, clip_norm=9.0)
+    assert changed.defense == SecureAflHardened(fading=0.5, clip_norm=9.0)
     assert other.defense == Kardam()
 
 
@@ -177,7 +177,7 @@ VALUES = {
     "task.data_dir": st.text(
         st.characters(exclude_categories=["Cs"], exclude_characters=":"), max_size=300
     ),
-    "defense.alpha": st.floats(0.01, 1),
+    "defense.fading": st.floats(0.01, 1),
 }
 AXES = {
     key: st.lists(values, min_size=1, max_size=3, unique_by=repr) for key, values in VALUES.items()

@@ -154,8 +154,8 @@ def resume(
 
 
 @app.command(
-    epilog="Example: secureafl compare experiments/quick.toml --defenses async_sgd,secure_afl "
-    "--attacks none,gaussian,sign_flip"
+    epilog="Example: secureafl compare experiments/quick.toml "
+    "--defenses async_sgd,secure_afl_hardened --attacks none,gaussian,sign_flip"
 )
 def compare(
     file: File = None,

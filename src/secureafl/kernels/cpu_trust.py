@@ -79,9 +79,7 @@ def _note_bend(notes: Notes, i: int, heard: bool, numbers: list[float], memory: 
     count[i] += 1
 
 
-def weigh(
-    notes: Notes, known: Tensor, client: Tensor, products: Tensor, doubts: Doubts
-) -> Weighed:
+def weigh(notes: Notes, known: Tensor, client: Tensor, products: Tensor, doubts: Doubts) -> Weighed:
     """See `kernels.operations.weigh`."""
     i, gram, fresh = int(client), notes.gram.numpy(), notes.fresh.numpy()
     gram[i] = gram[:, i] = products.numpy()
@@ -117,9 +115,7 @@ def standing(gram: Tensor, known: Tensor, crowding: float, approval: float) -> T
     return torch.from_numpy(_standing(gram.numpy(), known.numpy(), crowding, approval))
 
 
-def _standing(
-    gram: np.ndarray, known: np.ndarray, crowding: float, approval: float
-) -> np.ndarray:
+def _standing(gram: np.ndarray, known: np.ndarray, crowding: float, approval: float) -> np.ndarray:
     """See `core.trust.standing`; no matrix is made on the way."""
     diagonal, weights = gram.diagonal(), known.astype(np.float64)
     scale = weights / np.sqrt(np.maximum(diagonal, TINY))
