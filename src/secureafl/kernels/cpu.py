@@ -161,7 +161,7 @@ def _note_products(memory: Memory, client: int, new: Rows, sums: Tensor) -> None
     along = memory.along.data_ptr() + 8 * client * slots
     noting(new, slots)(sums.data_ptr(), gram, along, squared, len(sums))
     if new:
-        memory.known[client] = True
+        memory.known.numpy()[client] = True
 
 
 def order_step(
