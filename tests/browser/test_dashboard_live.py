@@ -6,7 +6,8 @@ import time
 import pytest
 
 # 12 clients of whom 3 upload noise; more rounds than the test waits for.
-RUN = ("--clients", 12, "--set", "malicious=3", "--attack", "gaussian", "--rounds", 1_000_000)
+RUN = ("--clients", 12, "--set", "malicious=3", "--attack", "gaussian", "--defense", "secure_afl")
+RUN += ("--rounds", 1_000_000)
 SEEN = """() => {
     const number = (element) => Number(element?.textContent.split(' ')[0].replaceAll(',', ''));
     const rows = [...document.querySelectorAll('.lanes tbody tr')];

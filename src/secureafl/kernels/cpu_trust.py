@@ -205,14 +205,12 @@ def _felt_pass() -> Any:
         cosine = builder.fmul(cosine, all_over(emit.load(scale, i, DOUBLE)))
         centre = builder.fsub(emit.load(along, i, DOUBLE), middle)
         seen = builder.fsub(builder.fsub(cosine, emit.load(along, j, kind)), all_over(centre))
-        seen = builder.fmul(builder.fmul(seen, emit.load(view, j, kind)), all_over(view_of(i)))
+        seen = builder.fmul(seen, emit.load(view, j, kind))
+        seen = builder.fmul(seen, all_over(emit.load(view, i, DOUBLE)))
         none = ir.Constant(kind, None)
         above = builder.select(builder.fcmp_ordered(">", seen, none), seen, none)
         below, counts = builder.fsub(seen, above), emit.load(weights, j, kind)
         return [builder.fmul(counts, builder.fmul(part, part)) for part in (above, below)]
-
-    def view_of(i: Any) -> Any:
-        return emit.load(view, i, DOUBLE)
 
     _add_up_rows(emit, gram, [agree, oppose], size, terms)
     return machine_code(module)
