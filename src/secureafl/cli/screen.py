@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from secureafl.core.errors import RunError
 from secureafl.report.tables import Late, compare, read_runs
@@ -44,7 +44,7 @@ def print_comparison(folders: list[Path]) -> None:
     rows = compare(runs)
     metric = next((run.metric.upper() for run in runs if run.metric), "error")
     backdoors = any(row.asr for row in rows)
-    table = Table("defence", "attack")
+    table = Table(Column("defence", overflow="fold"), "attack")  # whole names, whatever the width
     for heading in (metric, *(["ASR"] if backdoors else []), "over rounds"):
         table.add_column(heading, no_wrap=True)
     table.add_column("accepted:\nhonest, malicious", justify="right")
