@@ -40,11 +40,12 @@ def table(title: str, rows: list[str]) -> str:
 
 def made_with(runs: list[Path]) -> str:
     """Hardware, versions and dates of all sessions."""
-    sessions = [s for run in runs for s in read(run, "provenance.json")["sessions"]]
+    told = [read(run, "provenance.json") for run in runs]
+    sessions = [session for one in told for session in one["sessions"]]
     days = sorted({s["started"][:10] for s in sessions})
     devices = sorted({s["device"] for s in sessions})
     torches = sorted({s["torch"] for s in sessions})
-    seeds = sorted({read(run, "provenance.json")["seed"] for run in runs})
+    seeds = sorted({one["seed"] for one in told})
     drawn = f"Seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
-    data = read(runs[0], "provenance.json")["data"]
-    return f"{drawn}; {', '.join(devices)}; torch {', '.join(torches)}; {', '.join(days)}; {data}."
+    places = f"{', '.join(devices)}; torch {', '.join(torches)}; {', '.join(days)}"
+    return f"{drawn}; {places}; {told[0]['data']}."

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 TURNS = 3  # the centre follows the weights, and they the centre
 TINY = 1e-30
+CENTRAL = 1e-4  # squared: who stands in the middle up to a hundredth stands with and against nobody
 SILENT, SAYS = 0.1, 0.3  # of what the usual record says: no trust below, full trust above
 DOUBT = 0.005  # of a record's square, which lengths that change may leave of noise
 LEAST, ENOUGH = 0.25, 0.75  # of the usual bend: no trust below, full trust above
@@ -58,8 +59,7 @@ def _angles(
     """Cosines of the angles between known clients, seen from the centre with these weights."""
     along = alike @ centre
     seen = alike - along[:, None] - along + centre @ along
-    # Who stands in the middle, up to a hundredth, stands with nobody and against nobody.
-    scale = torch.where(known, seen.diagonal().clamp(min=1e-4).rsqrt(), 0)
+    scale = torch.where(known, seen.diagonal().clamp(min=CENTRAL).rsqrt(), 0)
     return seen * scale[:, None] * scale
 
 

@@ -30,6 +30,7 @@ from secureafl.kernels.cpu_code import (
     room_for,
 )
 from secureafl.kernels.cpu_trust import standing, take_note, weigh
+from secureafl.kernels.llvm import address
 from secureafl.kernels.network import middle_network, sorting_network
 from secureafl.kernels.step import Judged, Step
 from secureafl.kernels.tiles import BASE, GRADIENT, OWN, WIDTH
@@ -182,7 +183,7 @@ def order_step(
     along, inner = _room(ranges, columns), _room(ranges, room_for(new, slots))
     shares = choice.shares.numpy().astype(np.float32, order="C")
     vectors, given = memory.vectors.data_ptr(), _contiguous(weights, arrival)
-    before = (vectors, _address(shares), *(v.data_ptr() for v in given), direction.data_ptr())
+    before = (vectors, address(shares), *(v.data_ptr() for v in given), direction.data_ptr())
     after = (along.data_ptr(), inner.data_ptr(), *order.arguments, client)
 
     def work(*numbers: int) -> None:
@@ -229,7 +230,7 @@ def _order(present: bytes, first: int, last: int) -> _Order:
         network = network[:0]  # a mean needs no order
     weights = [scale if low <= k <= high else 0.0 for k in middle]
     weights = weights if in_registers else [scale, 0.0]
-    tables = (_address(absent), _address(fill), len(absent), _address(network), len(network))
+    tables = (address(absent), address(fill), len(absent), address(network), len(network))
     return _Order(in_registers, rows, (*tables, low, high, *weights), (absent, fill, network))
 
 
@@ -309,7 +310,3 @@ def _helpers(process: int, count: int) -> list[_Helper]:
     for helper in found:
         helper.start()
     return found
-
-
-def _address(array: np.ndarray) -> int:
-    return array.__array_interface__["data"][0]

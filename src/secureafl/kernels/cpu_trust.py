@@ -15,6 +15,7 @@ import torch
 from llvmlite import ir
 
 from secureafl.core.trust import (
+    CENTRAL,
     DOUBT,
     ENOUGH,
     FEW,
@@ -27,7 +28,7 @@ from secureafl.core.trust import (
     Weighed,
     remembered,
 )
-from secureafl.kernels.llvm import DOUBLE, INT, Emitter, function, machine_code
+from secureafl.kernels.llvm import DOUBLE, INT, Emitter, address, function, machine_code
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -112,20 +113,21 @@ def _trusted(notes: Notes, known: np.ndarray, doubts: Doubts) -> np.ndarray:
 
 def standing(gram: Tensor, known: Tensor, crowding: float, approval: float) -> Tensor:
     """See `kernels.operations.standing`."""
-    return torch.from_numpy(_standing(gram.numpy(), known.numpy(), crowding, approval))
+    exact = np.ascontiguousarray(gram.numpy(), np.float64)  # machine code takes it as it lies
+    return torch.from_numpy(_standing(exact, known.numpy(), crowding, approval)).to(gram.dtype)
 
 
 def _standing(gram: np.ndarray, known: np.ndarray, crowding: float, approval: float) -> np.ndarray:
     """See `core.trust.standing`; no matrix is made on the way."""
-    diagonal, weights = gram.diagonal(), known.astype(np.float64)
-    scale = weights / np.sqrt(np.maximum(diagonal, TINY))
-    present = weights.copy()
+    diagonal = gram.diagonal()
+    weights = present = known.astype(np.float64)
+    scale = present / np.sqrt(np.maximum(diagonal, TINY))
     for _ in range(TURNS):
         centre = scale * (weights / max(weights.sum(), TINY))
         pulled = _times(gram, centre)
         along, middle = scale * pulled, float(centre @ pulled)
         own = diagonal * scale**2 - 2 * along + middle
-        view = present / np.sqrt(np.maximum(own, 1e-4))
+        view = present / np.sqrt(np.maximum(own, CENTRAL))
         agree, _ = _felt(gram, scale, along, view, present, middle)
         crowd = np.maximum(agree, 1)
         weights = present * np.minimum(_lower_median(crowd[known]) / crowd, 1) ** crowding
@@ -157,7 +159,7 @@ def _next_to_usual(
 def _times(gram: np.ndarray, vector: np.ndarray) -> np.ndarray:
     """Matrix times vector, the same bits on any number of threads."""
     found = np.empty(len(vector))
-    _product_pass()(*map(_address, (gram, vector, found)), len(vector))
+    _product_pass()(*map(address, (gram, vector, found)), len(vector))
     return found
 
 
@@ -175,7 +177,7 @@ def _felt(
     """
     agree, oppose = np.empty((2, len(weights)))
     arrays = (gram, scale, along, view, weights, agree, oppose)
-    _felt_pass()(*map(_address, arrays), middle, len(weights))
+    _felt_pass()(*map(address, arrays), middle, len(weights))
     return agree, oppose
 
 
@@ -239,7 +241,3 @@ def _add_up_rows(emit: Emitter, matrix: Any, found: list[Any], size: Any, terms:
             for value, out in zip(terms(row, i, j, DOUBLE), found, strict=True):
                 emit.store(builder.fadd(emit.load(out, i, DOUBLE), value), out, i)
     builder.ret_void()
-
-
-def _address(array: np.ndarray) -> int:
-    return array.__array_interface__["data"][0]

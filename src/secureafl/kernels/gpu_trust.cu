@@ -121,7 +121,7 @@ __device__ void stand(const double* gram, const flag* known, double* weight, dou
     __syncthreads();
     const double middle = sum_over(n, [&](int k) { return centre[k] * along[k]; });
     const auto apart = [&](int i, int k) { return alike(i, k) - along[i] - along[k] + middle; };
-    for (int i = thread; i < n; i += blockDim.x) seen[i] = known[i] ? rsqrt(fmax(apart(i, i), 1e-4)) : 0;
+    for (int i = thread; i < n; i += blockDim.x) seen[i] = known[i] ? rsqrt(fmax(apart(i, i), CENTRAL)) : 0;
     __syncthreads();
     const auto angle = [&](int i, int k) { return apart(i, k) * seen[i] * seen[k]; };
     for (int i = warp; i < n; i += warps) {

@@ -102,7 +102,7 @@ def weigh(notes: Notes, known: Tensor, client: Tensor, products: Tensor, doubts:
     return Weighed(found[0], found[1], shares)
 
 
-_NUMBERS = ("TURNS", "TINY", "SILENT", "SAYS", "DOUBT", "LEAST", "ENOUGH", "SEEN", "FEW")
+_NUMBERS = ("TURNS", "TINY", "CENTRAL", "SILENT", "SAYS", "DOUBT", "LEAST", "ENOUGH", "SEEN", "FEW")
 
 
 def _kernel(name: str) -> Any:

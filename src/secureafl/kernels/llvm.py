@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import llvmlite.binding as llvm
+import numpy as np
 from llvmlite import ir
 
 FLOAT, DOUBLE, INT = ir.FloatType(), ir.DoubleType(), ir.IntType(64)
@@ -212,6 +213,11 @@ def machine_code(module: ir.Module) -> Any:
     call = ctypes.CFUNCTYPE(None, *kinds)(engine.get_function_address("run"))
     call.engine = engine  # which owns the code  # pyrefly: ignore
     return call
+
+
+def address(array: np.ndarray) -> int:
+    """Where an array's numbers lie, for machine code; faster than `ctypes`."""
+    return array.__array_interface__["data"][0]
 
 
 def _ctype(kind: Any) -> Any:
