@@ -10,17 +10,18 @@ import torch
 
 from secureafl.core.errors import DataError
 from secureafl.core.types import Data
-from secureafl.tasks.in_memory import Samples, from_tensors
+from secureafl.tasks.in_memory import Samples, from_tensors, with_mirrors
 from secureafl.tasks.pickles import read_pickle
 
 
 def load_batches(
-    folder: Path, train: Sequence[str], test: str, label_key: str, classes: int
+    folder: Path, train: Sequence[str], test: str, label_key: str, classes: int, mirrored: bool
 ) -> Data:
     """The data set in `folder`, whose training files are called `train`."""
     parts = [_read_batch(folder / name, label_key, classes) for name in (*train, test)]
     images, labels = (torch.cat(column) for column in zip(*parts[:-1], strict=True))
-    return from_tensors((images, labels), parts[-1], str(folder))
+    found = with_mirrors((images, labels)) if mirrored else (images, labels)
+    return from_tensors(found, parts[-1], str(folder))
 
 
 def _read_batch(path: Path, label_key: str, classes: int) -> Samples:

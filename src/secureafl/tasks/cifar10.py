@@ -25,6 +25,7 @@ class Cifar10(Classification):
 
     data_dir: str = ""  # folder of cifar-10-batches-py
     norm: Norm = "batch"
+    mirrored: bool = False  # whether mirror images are trained on as well
 
     def folder(self) -> Path:
         """Where the data set lies."""
@@ -33,7 +34,7 @@ class Cifar10(Classification):
     def load(self) -> Data:
         """Read the data set."""
         folder = self.folder()
-        return load_batches(folder, _TRAIN, "test_batch", "labels", classes=10)
+        return load_batches(folder, _TRAIN, "test_batch", "labels", 10, self.mirrored)
 
     def model(self) -> torch.nn.Module:
         """ResNet-20."""

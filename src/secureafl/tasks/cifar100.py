@@ -23,6 +23,7 @@ class Cifar100(Classification):
 
     data_dir: str = ""  # folder of cifar-100-python
     norm: Norm = "batch"
+    mirrored: bool = False  # whether mirror images are trained on as well
 
     def folder(self) -> Path:
         """Where the data set lies."""
@@ -31,7 +32,7 @@ class Cifar100(Classification):
     def load(self) -> Data:
         """Read the data set."""
         folder = self.folder()
-        return load_batches(folder, ["train"], "test", "fine_labels", classes=100)
+        return load_batches(folder, ["train"], "test", "fine_labels", 100, self.mirrored)
 
     def model(self) -> torch.nn.Module:
         """ResNet-20."""

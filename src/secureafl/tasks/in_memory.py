@@ -43,6 +43,12 @@ def from_tensors(
     )
 
 
+def with_mirrors(samples: Samples) -> Samples:
+    """All images, and after them all again as a mirror shows them."""
+    images, labels = samples
+    return torch.cat([images, images.flip(-1)]), labels.repeat(2)
+
+
 def from_datasets(train: Dataset, test: Dataset, source: str) -> Data:
     """Map-style data sets whose items are (input, label), read once into memory."""
     return from_tensors(_stacked(train), _stacked(test), source)

@@ -16,7 +16,7 @@ import torch
 from secureafl.core.errors import DataError
 from secureafl.core.types import Data
 from secureafl.tasks.classification import Classification
-from secureafl.tasks.in_memory import Samples, from_tensors
+from secureafl.tasks.in_memory import Samples, from_tensors, with_mirrors
 from secureafl.tasks.jpegs import read_jpegs
 from secureafl.tasks.models.resnet import Norm, ResNet20
 from secureafl.tasks.places import find_folder
@@ -30,6 +30,7 @@ class TinyImagenet(Classification):
 
     data_dir: str = ""  # folder of tiny-imagenet-200
     norm: Norm = "batch"
+    mirrored: bool = False  # whether mirror images are trained on as well
 
     def folder(self) -> Path:
         """Where the data set lies."""
@@ -43,9 +44,8 @@ class TinyImagenet(Classification):
         if len(number) != _CLASSES:
             raise DataError(f"{folder}/wnids.txt: {len(number)} classes, not {_CLASSES}")
         train = _samples(_training_files(folder, number), folder, "training")
-        return from_tensors(
-            train, _samples(_test_files(folder, number), folder, "test"), str(folder)
-        )
+        test = _samples(_test_files(folder, number), folder, "test")
+        return from_tensors(with_mirrors(train) if self.mirrored else train, test, str(folder))
 
     def model(self) -> torch.nn.Module:
         """ResNet-20."""
