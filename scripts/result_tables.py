@@ -10,9 +10,9 @@ HEAD = ("defence", "attack", "TER (/ ASR), late mean ± std", "last", "paper", "
 COLUMNS = (*HEAD, "malicious accepted", "model steps")
 
 
-def paper(defense: str, attack: str) -> str:
-    """The paper's figures for Fashion-MNIST: TER, or TER / ASR; a dash where it has none."""
-    figures = main_table("fashion_mnist").get(defense, {}).get(attack, {})
+def paper(defense: str, attack: str, task: str = "fashion_mnist") -> str:
+    """The paper's figures: TER (or RMSE), or TER / ASR; a dash where it has none."""
+    figures = main_table(task).get(defense, {}).get(attack, {})
     return " / ".join(f"{figure:.2f}" for figure in figures.values()) or "-"
 
 

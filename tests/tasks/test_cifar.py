@@ -37,6 +37,20 @@ def test_cifar100_takes_the_fine_labels(tmp_path, monkeypatch):
     assert "200 training, 200 test" in data.source
 
 
+@pytest.mark.parametrize(("task", "write"), [(Cifar10, write_cifar10), (Cifar100, write_cifar100)])
+def test_mirror_images_follow_the_images(tmp_path, task, write):
+    write(tmp_path)
+    plain, mirrored = (task(str(tmp_path), mirrored=m).load() for m in (False, True))
+    half = len(plain.train_labels)
+    assert torch.equal(mirrored.train_inputs[:half], plain.train_inputs)
+    for one in (0, half - 1):
+        columns = mirrored.train_inputs[half + one].unbind(dim=-1)
+        assert torch.equal(torch.stack(columns[::-1], dim=-1), plain.train_inputs[one])
+    assert torch.equal(mirrored.train_labels, torch.cat([plain.train_labels] * 2))
+    assert torch.equal(mirrored.test_inputs, plain.test_inputs)
+    assert mirrored.fingerprint != plain.fingerprint
+
+
 def test_missing_data_set_is_told_with_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setenv("SECUREAFL_DATA", str(tmp_path))
     assert "secureafl data cifar10" in refusal(Cifar10())

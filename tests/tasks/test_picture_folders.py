@@ -42,6 +42,13 @@ def test_tiny_imagenet_is_read_with_classes_in_the_order_of_their_names(tiny_fol
     assert (data.test_inputs.float().mean(dim=(1, 2, 3)) - data.test_labels).abs().max() <= 2
 
 
+def test_mirror_images_of_tiny_imagenet_follow_the_images(tiny_folder):
+    plain, mirrored = (TinyImagenet(str(tiny_folder), mirrored=m).load() for m in (False, True))
+    assert torch.equal(mirrored.train_inputs[:200], plain.train_inputs)
+    assert torch.equal(mirrored.train_inputs[200:].flip(-1), plain.train_inputs)
+    assert torch.equal(mirrored.train_labels, torch.cat([plain.train_labels] * 2))
+
+
 def test_pictures_are_decoded_once_and_anew_when_they_change(tmp_path):
     folder = write_udacity(tmp_path)
     first = Udacity(str(tmp_path)).load()

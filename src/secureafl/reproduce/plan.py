@@ -21,6 +21,7 @@ from secureafl.toml import read_toml
 NAMES = [*ARTEFACTS, ESTIMATION, RUNTIME]
 DEFAULT_TASK = "fashion_mnist"
 _HERE = Path(__file__).parent
+_LATE = "Of a run, the mean of its late evaluations counts."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +93,7 @@ def brief_for(request: Request, out: Path) -> Brief:
         title=title_of(request),
         command=request.command,
         warnings=warnings_of(request, runs),
-        notes=[*artefact.notes, seed_note(grid)],
+        notes=[*artefact.notes, _LATE, seed_note(grid)],
         seeds=grid.axes["seed"],
         row_name=artefact.row_name,
         column_name=artefact.column_name,
