@@ -22,6 +22,7 @@ from secureafl.look import COLOURS
 from secureafl.plotting import FONT, our_style
 
 MARKERS, LINES = "osD^vPX*", ("-", "--", "-.", ":")
+MAX_NAMED_CLIENTS = 60  # of more, the numbers would not fit beside an axis
 FAR = 1e100  # beyond, a diverged run would overflow the axes' arithmetic
 
 

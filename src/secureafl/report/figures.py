@@ -16,6 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from secureafl.look import BLACK, BLUE, MEANINGS, ORANGE, VERMILLION
 from secureafl.report.drawing import (
     FAR,
+    MAX_NAMED_CLIENTS,
     Picture,
     Style,
     drawable,
@@ -27,7 +28,7 @@ from secureafl.report.drawing import (
 )
 from secureafl.report.tables import Run
 
-MAX_DOTS, MAX_BARS, MAX_NAMED_CLIENTS = 4000, 1000, 60
+MAX_DOTS, MAX_BARS = 4000, 1000
 
 
 def over_rounds(runs: Sequence[Run], metric: str) -> Picture | None:

@@ -15,9 +15,11 @@ from secureafl.report.drawing import Picture
 from secureafl.report.figures import clients, holdings, lipschitz, over_rounds, staleness
 from secureafl.report.headline import headlines, spread
 from secureafl.report.tables import Late, Run, compare, read_runs
+from secureafl.report.trust import trust
 from secureafl.report.writing import NOTHING, PAGE, fill, save
 
 _LANES = 25  # clients listed; the dashboard lists them all
+_PICTURES = (lipschitz, trust, staleness, clients, holdings)
 
 
 class Refusals(NamedTuple):
@@ -81,7 +83,7 @@ def _section(run: Run, number: int) -> Section:
         facts={k: as_text(v) for k, v in run.provenance.items() if k != "sessions"},
         sessions=told,
         session_keys=list(dict.fromkeys(key for one in told for key in one)),
-        pictures=_made(draw(run, number) for draw in (lipschitz, staleness, clients, holdings)),
+        pictures=_made(draw(run, number) for draw in _PICTURES),
         verdict=verdict(run.digest, found),
         grounds=grounds(run.digest, found, kind(run.experiment, "defense")),
         lanes=found[:_LANES],

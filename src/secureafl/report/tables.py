@@ -39,8 +39,9 @@ class Arrivals(NamedTuple):
     malicious: np.ndarray
     accepted: np.ndarray
     reason: np.ndarray  # index into `reasons`
-    lipschitz: np.ndarray  # NaN where undefined
+    lipschitz: np.ndarray  # a score is NaN where undefined
     threshold: np.ndarray
+    weight: np.ndarray
     reasons: tuple[str, ...]
 
 
@@ -213,7 +214,7 @@ def _columns(events: Iterable[Event], digest: Digest) -> tuple[list[EvaluationEv
     evaluations: list[EvaluationEvent] = []
     rounds, clients, reason = array("q"), array("q"), array("q")
     malicious, accepted = array("b"), array("b")
-    lipschitz, threshold = array("d"), array("d")
+    scores = {name: array("d") for name in ("lipschitz", "threshold", "weight")}
     reasons: dict[str, int] = {}
     for event in events:
         digest.add([event])
@@ -226,16 +227,15 @@ def _columns(events: Iterable[Event], digest: Digest) -> tuple[list[EvaluationEv
         malicious.append(event.malicious)
         accepted.append(event.accepted)
         reason.append(reasons.setdefault(event.reason, len(reasons)))
-        lipschitz.append(number(event.scores.get("lipschitz")))
-        threshold.append(number(event.scores.get("threshold")))
+        for name, column in scores.items():
+            column.append(number(event.scores.get(name)))
     return evaluations, Arrivals(
         round=np.array(rounds),
         client=np.array(clients),
         malicious=np.array(malicious, dtype=bool),
         accepted=np.array(accepted, dtype=bool),
         reason=np.array(reason),
-        lipschitz=np.array(lipschitz),
-        threshold=np.array(threshold),
+        **{name: np.array(column) for name, column in scores.items()},
         reasons=tuple(reasons),
     )
 

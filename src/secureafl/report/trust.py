@@ -1,0 +1,83 @@
+"""The figure of a rule that weighs its clients: whom it trusted when."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from secureafl.look import VERMILLION
+from secureafl.report.drawing import MAX_NAMED_CLIENTS, Picture, render, slug
+from secureafl.report.tables import Run
+
+_COLUMNS = 150
+
+
+def trust(run: Run, number: int) -> Picture | None:
+    """How much every client's word weighed over the run."""
+    weighed = np.flatnonzero(np.isfinite(run.arrivals.weight))
+    if not weighed.size:
+        return None
+    clients, evil = _in_order(run)
+    table = _table(run, weighed, clients)
+    below = (
+        " Malicious clients stand at the bottom, marked with triangles: those rows should be pale."
+        if evil
+        else ""
+    )
+    height = 1.8 + min(4.2, 0.1 * len(clients))
+    return Picture(
+        f"trust-{number:02d}-{slug(run.name)}.svg",
+        "Whom the server trusted when",
+        "The darker, the more a client's word weighed when it uploaded: from nothing to as much as "
+        f"a typical client's.{below}",
+        f"Map of the weights of {len(clients):,} clients of {run.name} over rounds, "
+        f"{evil} of them malicious.",
+        render((9, height), lambda f: _map(f.add_subplot(), table, clients, evil, run.rounds)),
+    )
+
+
+def _in_order(run: Run) -> tuple[np.ndarray, int]:
+    """Clients that uploaded: by number, but those who ever attacked last; how many these are."""
+    everybody = np.unique(run.arrivals.client)
+    evil = np.isin(everybody, run.arrivals.client[run.arrivals.malicious])
+    return np.concatenate([everybody[~evil], everybody[evil]]), int(evil.sum())
+
+
+def _table(run: Run, weighed: np.ndarray, clients: np.ndarray) -> np.ndarray:
+    """Mean weight by client and stretch of rounds; the last known where nothing came."""
+    arrivals, columns = run.arrivals, min(_COLUMNS, run.rounds)
+    place = np.empty(int(clients.max()) + 1, dtype=int)
+    place[clients] = np.arange(clients.size)
+    cell = place[arrivals.client[weighed]], arrivals.round[weighed] * columns // run.rounds
+    total, count = np.zeros((2, clients.size, columns))
+    np.add.at(total, cell, np.clip(arrivals.weight[weighed], 0, 1))
+    np.add.at(count, cell, 1)
+    last = np.maximum.accumulate(np.where(count > 0, np.arange(columns), -1), axis=1)
+    mean = np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
+    known = np.take_along_axis(mean, np.maximum(last, 0), axis=1)
+    return np.where(last >= 0, known, np.nan)
+
+
+def _map(axis: Axes, table: np.ndarray, clients: np.ndarray, evil: int, rounds: int) -> None:
+    extent = (0, rounds, len(clients) - 0.5, -0.5)
+    look = {"cmap": "Blues", "vmin": 0, "vmax": 1, "interpolation": "none", "aspect": "auto"}
+    image = axis.imshow(table, extent=extent, **look)
+    axis.grid(visible=False)
+    if evil:
+        first = len(clients) - evil
+        axis.axhline(first - 0.5, color=VERMILLION, lw=1.5)
+        places = np.arange(first, len(clients))
+        axis.plot(
+            np.full(evil, rounds), places, "<", color=VERMILLION, markersize=4, clip_on=False
+        )
+        axis.set_xlim(0, rounds)
+    if len(clients) <= MAX_NAMED_CLIENTS:
+        axis.set_yticks(range(len(clients)), clients.astype(str), size=6)
+        axis.set_ylabel("client")
+    else:
+        axis.set_yticks([])
+        axis.set_ylabel("clients")
+    axis.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    axis.set_xlabel("round")
+    axis.figure.colorbar(image, ax=axis, label="weight", pad=0.03)

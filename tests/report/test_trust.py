@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+from report.run_folders import arrival
+
+from secureafl.report.page import write_report
+from secureafl.report.tables import read_run
+from secureafl.report.trust import _in_order, _table, trust
+
+
+def weighed(round, client, weight, **changes):
+    return arrival(round, client, scores={"weight": weight}, **changes)
+
+
+def table_of(run):
+    clients, evil = _in_order(run)
+    shown = np.flatnonzero(np.isfinite(run.arrivals.weight))
+    return clients, evil, _table(run, shown, clients)
+
+
+def test_rows_are_clients_with_the_malicious_last_and_a_weight_holds_until_the_next(make_run):
+    events = [
+        weighed(0, 0, 0.5, malicious=True),
+        weighed(1, 2, 1.0),
+        weighed(2, 1, 0.25),
+        weighed(3, 0, 0.0, malicious=True),
+        weighed(4, 2, 0.75),
+    ]
+    clients, evil, table = table_of(read_run(make_run(events=events)))
+    assert clients.tolist() == [1, 2, 0]
+    assert evil == 1
+    never = np.nan
+    expected = [
+        [never, never, 0.25, 0.25, 0.25],
+        [never, 1.0, 1.0, 1.0, 0.75],
+        [0.5, 0.5, 0.5, 0.0, 0.0],
+    ]
+    assert np.array_equal(table, expected, equal_nan=True)
+
+
+def test_many_rounds_are_averaged_into_few_columns(make_run):
+    events = [weighed(t, t % 2, (t // 2) % 2) for t in range(1500)]
+    _, _, table = table_of(read_run(make_run(events=events)))
+    assert table.shape == (2, 150)
+    assert np.abs(table - 0.5).max() <= 0.11  # five uploads each, every second one weighs 1
+    assert table.mean() == pytest.approx(0.5, abs=0.01)
+
+
+def test_undefined_and_absurd_weights_do_no_harm(make_run):
+    scores = [None, 1e300, -5.0, 0.5]
+    events = [weighed(t, 0, weight) for t, weight in enumerate(scores)]
+    _, _, table = table_of(read_run(make_run(events=events)))
+    assert np.array_equal(table, [[np.nan, 1.0, 0.0, 0.5]], equal_nan=True)
+
+
+def test_rules_without_weights_have_no_such_picture(make_run):
+    assert trust(read_run(make_run()), 1) is None
+    assert trust(read_run(make_run("empty", events=[], finished=False)), 1) is None
+
+
+@pytest.mark.parametrize("clients", [1, 61, 2500])
+def test_any_number_of_clients_can_be_drawn(make_run, tmp_path, clients):
+    events = [weighed(c, c, c / clients, malicious=c % 5 == 1) for c in range(clients)]
+    page = write_report([make_run(events=events)], tmp_path / "report")
+    assert page.stat().st_size < 900_000
+    told = page.read_text()
+    assert "Whom the server trusted when" in told
+    assert ("Malicious clients stand at the bottom" in told) == (clients > 1)
