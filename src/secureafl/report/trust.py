@@ -68,9 +68,7 @@ def _map(axis: Axes, table: np.ndarray, clients: np.ndarray, evil: int, rounds: 
         first = len(clients) - evil
         axis.axhline(first - 0.5, color=VERMILLION, lw=1.5)
         places = np.arange(first, len(clients))
-        axis.plot(
-            np.full(evil, rounds), places, "<", color=VERMILLION, markersize=4, clip_on=False
-        )
+        axis.plot(np.full(evil, rounds), places, "<", color=VERMILLION, markersize=4, clip_on=False)
         axis.set_xlim(0, rounds)
     if len(clients) <= MAX_NAMED_CLIENTS:
         axis.set_yticks(range(len(clients)), clients.astype(str), size=6)
