@@ -61,8 +61,9 @@ def _table(run: Run, weighed: np.ndarray, clients: np.ndarray) -> np.ndarray:
 
 def _map(axis: Axes, table: np.ndarray, clients: np.ndarray, evil: int, rounds: int) -> None:
     extent = (0, rounds, len(clients) - 0.5, -0.5)
-    look = {"cmap": "Blues", "vmin": 0, "vmax": 1, "interpolation": "none", "aspect": "auto"}
-    image = axis.imshow(table, extent=extent, **look)
+    image = axis.imshow(
+        table, "Blues", aspect="auto", vmin=0, vmax=1, interpolation="none", extent=extent
+    )
     axis.grid(visible=False)
     if evil:
         first = len(clients) - evil
