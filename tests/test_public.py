@@ -14,6 +14,10 @@ import secureafl
 from secureafl.aggregators import AGGREGATORS
 from secureafl.attacks import ATTACKS
 from secureafl.defenses import DEFENSES
+from secureafl.report.artefact import write_artefact
+from secureafl.reproduce.artefacts import ESTIMATION
+from secureafl.reproduce.estimation import estimation_brief
+from secureafl.reproduce.plan import Request, brief_for
 
 ROOT = Path(__file__).parents[1]
 
@@ -132,11 +136,11 @@ def test_the_paper_s_tables_come_from_their_cells(name, tmp_path):
     folder = ROOT / "docs/results/fashion-mnist"
     with tarfile.open(folder / f"{name}.tar.gz") as packed:
         packed.extractall(tmp_path, filter="data")
-    given = f"--page-only --seeds 0-2 --device cuda --data-dir data/fashion-mnist --out {name}"
-    command = [sys.executable, "-m", "secureafl", "reproduce", name, *given.split()]
-    subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
+    request = Request(name, seeds="0-2", device="cuda", data_dir="data/fashion-mnist")
+    brief = (estimation_brief if name == ESTIMATION else brief_for)(request, tmp_path / name)
+    page = write_artefact(brief, tmp_path / "report")
     for suffix in ("md", "html"):
-        made = (tmp_path / name / f"report/index.{suffix}").read_text()
+        made = page.with_suffix(f".{suffix}").read_text()
         drawn = "<svg" in made  # which another matplotlib would draw a little differently
         assert drawn or made == (folder / f"{name}.{suffix}").read_text()
 
