@@ -10,13 +10,9 @@ from result_tables import made_with, paper
 from seeds_table import Groups, figures_of, groups
 
 from secureafl.paper.tables import tasks
+from secureafl.reproduce.artefacts import BESIDE
 
-# The last is ours: it is held against the paper's SecureAFL.
-BESIDE = {
-    "async_sgd": "async_sgd",
-    "secure_afl": "secure_afl",
-    "secure_afl_hardened": "secure_afl",
-}
+DEFENSES = ("async_sgd", "secure_afl", "secure_afl_hardened")
 ATTACKS = ("none", "sign_flip")
 
 
@@ -25,8 +21,8 @@ def rows(task: str, found: Groups) -> list[str]:
     lines = []
     for attack in ATTACKS:
         cells = [
-            f"{figures_of(found, defense, attack)} ({paper(beside, attack, task)})"
-            for defense, beside in BESIDE.items()
+            f"{figures_of(found, name, attack)} ({paper(BESIDE.get(name, name), attack, task)})"
+            for name in DEFENSES
         ]
         result = found["async_sgd", attack][0]
         told = [task, f"{result['rounds']:,}", attack, *cells]
@@ -38,7 +34,7 @@ def main() -> None:
     """Print the page."""
     folder = Path(sys.argv[1])
     ran = [task for task in tasks() if (folder / task).is_dir()]
-    head = ["task", "rounds", "attack", *BESIDE]
+    head = ["task", "rounds", "attack", *DEFENSES]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for task in ran:
         lines += rows(task, groups(folder / task))

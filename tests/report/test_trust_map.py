@@ -52,6 +52,15 @@ def test_undefined_and_absurd_weights_do_no_harm(make_run):
     assert np.array_equal(table, [[np.nan, 1.0, 0.0, 0.5]], equal_nan=True)
 
 
+def test_numbers_of_clients_and_rounds_may_be_large(make_run, tmp_path):
+    large = 2**53 - 1
+    run = make_run(events=[weighed(0, large, 0.5), weighed(large, 7, 1.0)])
+    clients, _, table = table_of(read_run(run))
+    assert clients.tolist() == [7, large]
+    assert table[:, -1].tolist() == [1.0, 0.5]
+    assert trust(read_run(run), 1)
+
+
 def test_rules_without_weights_have_no_such_picture(make_run):
     assert trust(read_run(make_run()), 1) is None
     assert trust(read_run(make_run("empty", events=[], finished=False)), 1) is None

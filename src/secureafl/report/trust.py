@@ -44,12 +44,19 @@ def _in_order(run: Run) -> tuple[np.ndarray, int]:
     return np.concatenate([everybody[~evil], everybody[evil]]), int(evil.sum())
 
 
+def _stretch(rounds: int) -> int:
+    """Rounds in one column."""
+    return -(-rounds // _COLUMNS)
+
+
 def _table(run: Run, weighed: np.ndarray, clients: np.ndarray) -> np.ndarray:
     """Mean weight by client and stretch of rounds; the last known where nothing came."""
-    arrivals, columns = run.arrivals, min(_COLUMNS, run.rounds)
-    place = np.empty(int(clients.max()) + 1, dtype=int)
-    place[clients] = np.arange(clients.size)
-    cell = place[arrivals.client[weighed]], arrivals.round[weighed] * columns // run.rounds
+    arrivals, stretch = run.arrivals, _stretch(run.rounds)
+    columns = -(-run.rounds // stretch)
+    # Neither clients nor rounds need be small numbers.
+    order = np.argsort(clients)
+    row = order[np.searchsorted(clients, arrivals.client[weighed], sorter=order)]
+    cell = row, arrivals.round[weighed] // stretch
     total, count = np.zeros((2, clients.size, columns))
     np.add.at(total, cell, np.clip(arrivals.weight[weighed], 0, 1))
     np.add.at(count, cell, 1)
@@ -60,7 +67,7 @@ def _table(run: Run, weighed: np.ndarray, clients: np.ndarray) -> np.ndarray:
 
 
 def _map(axis: Axes, table: np.ndarray, clients: np.ndarray, evil: int, rounds: int) -> None:
-    extent = (0, rounds, len(clients) - 0.5, -0.5)
+    extent = (0, _stretch(rounds) * table.shape[1], len(clients) - 0.5, -0.5)
     image = axis.imshow(
         table, "Blues", aspect="auto", vmin=0, vmax=1, interpolation="none", extent=extent
     )
@@ -70,7 +77,7 @@ def _map(axis: Axes, table: np.ndarray, clients: np.ndarray, evil: int, rounds: 
         axis.axhline(first - 0.5, color=VERMILLION, lw=1.5)
         places = np.arange(first, len(clients))
         axis.plot(np.full(evil, rounds), places, "<", color=VERMILLION, markersize=4, clip_on=False)
-        axis.set_xlim(0, rounds)
+    axis.set_xlim(0, rounds)
     if len(clients) <= MAX_NAMED_CLIENTS:
         axis.set_yticks(range(len(clients)), clients.astype(str), size=6)
         axis.set_ylabel("client")
