@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from secureafl.cli.app import app
 from secureafl.core.errors import ConfigError, DataError
+from secureafl.core.events import EvaluationEvent
 from secureafl.core.types import Data
 from secureafl.simulation.simulator import Simulation
 from secureafl.tasks.classification import Classification
@@ -57,6 +58,38 @@ def test_inputs_that_are_whole_numbers_reach_the_model_as_they_are():
     simulation = Simulation(tiny(task="test_own_task:Tokens"))
     run(simulation)
     assert torch.isfinite(simulation.weights).all()
+
+
+class Views(nn.Module):
+    """Flattens as most examples of PyTorch do, which needs the channels outermost."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 4, 3), nn.Linear(4 * 6 * 6, 2)
+
+    def forward(self, images):
+        found = self.first(images)
+        return self.last(found.view(found.size(0), -1))
+
+
+@dataclass(frozen=True)
+class Pictures(Classification):
+    """`kind = "tasks.test_own_task:Pictures"`: dark or bright."""
+
+    def load(self):
+        images = torch.rand(200, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+        labels = torch.arange(200) % 2
+        images -= labels.view(-1, 1, 1, 1)
+        return from_tensors((images, labels), (images, labels), "pictures")
+
+    def model(self):
+        return Views()
+
+
+def test_network_that_takes_the_usual_layout_of_images_learns():
+    simulation = Simulation(tiny(task="test_own_task:Pictures", rounds=60))
+    found = [event for event in run(simulation, 60) if isinstance(event, EvaluationEvent)]
+    assert found[-1].metrics["ter"] < 0.2 < found[0].metrics["ter"]
 
 
 def test_data_set_of_any_kind_is_read_once():

@@ -158,16 +158,13 @@ class Clients:
             return inputs  # tokens, say
         channels = (-1, *[1] * (inputs.dim() - 2))
         mean, std = self._mean.view(channels), self._std.view(channels)
-        inputs = (inputs - mean) / std
-        # On CPUs convolutions run a third faster with the channels innermost.
-        images_on_cpu = inputs.dim() == 4 and inputs.device.type == "cpu"
-        return inputs.to(memory_format=torch.channels_last) if images_on_cpu else inputs
+        return (inputs - mean) / std
 
 
 def _repeatable() -> AbstractContextManager[None]:
-    """Same bits at every run on a GPU, and full float32 in convolutions."""
+    """Same bits at every run on a GPU; convolutions in TF32, PyTorch's default, and much faster."""
     return torch.backends.cudnn.flags(
-        enabled=True, benchmark=False, deterministic=True, allow_tf32=False
+        enabled=True, benchmark=False, deterministic=True, allow_tf32=True
     )
 
 

@@ -2,7 +2,8 @@
 
 from typing import Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 Size = Literal["140k", "500k", "1m"]
 
@@ -12,6 +13,12 @@ _HIDDEN: dict[Size, int] = {"140k": 100, "500k": 386, "1m": 782}
 
 class PaperCnn(nn.Sequential):
     """By this name `tasks.faster` knows it."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """One row per image."""
+        if images.device.type == "cpu":  # a third faster with the channels innermost
+            images = images.to(memory_format=torch.channels_last)
+        return super().forward(images)
 
 
 def paper_cnn(size: Size = "140k") -> PaperCnn:

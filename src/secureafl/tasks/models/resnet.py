@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
@@ -38,6 +39,8 @@ class ResNet20(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """One row per image."""
+        # With the channels innermost convolutions are faster, on CPUs and on GPUs.
+        images = images.to(memory_format=torch.channels_last)
         found = self.blocks(relu(self.norm(self.first(images))))
         return self.last(found.mean(dim=(2, 3)))
 
