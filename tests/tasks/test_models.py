@@ -63,3 +63,20 @@ def test_layout_has_parameters_first_and_statistics_last():
     assert all("running_" in name for name in names[count:])
     assert len(names) == count + 2 * 19
     assert layout(paper_cnn()) == {n: tuple(p.shape) for n, p in paper_cnn().named_parameters()}
+
+
+def test_steering_is_learned_with_the_papers_rate():
+    torch.manual_seed(0)
+    task, images = Udacity(), torch.randn(32, 3, 16, 16)
+    angles = images[:, 0].mean(dim=(1, 2)) * 4  # of a deviation of 0.25
+    model = task.model()
+    losses = []
+    for _ in range(60):
+        losses.append(task.loss(model(images), angles))
+        for weight, slope in zip(
+            model.parameters(),
+            torch.autograd.grad(losses[-1], tuple(model.parameters())),
+            strict=True,
+        ):
+            weight.data -= 0.01 * slope
+    assert max(losses) < 2 * losses[0] and losses[-1] < 0.3 * losses[0]
