@@ -126,6 +126,19 @@ def test_base_can_be_an_experiment_file_with_settings_beside_it(grid_file, tmp_p
     assert (cells["seed8"].rounds, cells["seed8"].clients) == (12, 5)
 
 
+def test_tables_beside_the_file_change_single_settings_of_the_same_kind(grid_file, tmp_path):
+    (tmp_path / "other.toml").write_text(
+        "training = { batch_size = 7, learning_rate = 0.5 }\n"
+        'defense = { kind = "secure_afl", alpha = 0.6, clip_norm = 3.0 }\n'
+        'attack = { kind = "scaling", factor = 2.0 }\n'
+    )
+    beside = "training = { learning_rate = 0.1 }\ndefense = { alpha = 0.7 }\nattack = 'sign_flip'\n"
+    (cell,) = read_grid(grid_file(f'[base]\nfile = "other.toml"\n{beside}')).cells().values()
+    assert (cell.training.batch_size, cell.training.learning_rate) == (7, 0.1)
+    assert cell.defense == SecureAfl(alpha=0.7, clip_norm=3.0)
+    assert cell.attack == SignFlip()
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -113,7 +113,7 @@ def read_grid(path: Path) -> Grid:
             raise ConfigError(f"{path}: {key} = {value!r}: give a table, [{key}]")
     base = dict(values.get("base", {}))
     if "file" in base:
-        base = {**read_toml(path.parent / str(base.pop("file"))), **base}
+        base = _chosen(read_toml(path.parent / str(base.pop("file"))), base)
     axes = {"seed": [base.get("seed", Experiment().seed)], **_flat(values.get("axes", {}))}
     return Grid(str(values.get("title", path.stem)), base, axes)
 
@@ -152,7 +152,7 @@ def _flat(axes: Mapping[str, Any], path: str = "") -> dict[str, Any]:
 
 
 def _chosen(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The base with one value of each axis; `defense` comes before `defense.alpha`."""
+    """The base with some settings changed; `defense` comes before `defense.alpha`."""
     out = dict(base)
     for key in sorted(values, key=lambda key: key.count(".")):
         table = {"kind": values[key]} if isinstance(values[key], str) else values[key]
