@@ -71,7 +71,7 @@ class Udacity:
         return nn.Sequential(ResNet20(1, self.norm), _Eighth(), nn.Flatten(0))
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Mean squared error, in usual angles: of plain ones gradients are too short to learn from."""
+        """Mean squared error, in usual angles: in plain ones gradients are too short to learn."""
         return mse_loss(outputs, labels) / _USUAL**2
 
     def metrics(self, outputs: Tensor, labels: Tensor) -> dict[str, float]:
