@@ -1,10 +1,6 @@
-import math
-
 import pytest
 import torch
-from torch import nn
 
-from secureafl.core.errors import ConfigError
 from secureafl.core.vectors import call_flat, flatten, layout
 from secureafl.tasks import Cifar10, Cifar100, FashionMnist, TinyImagenet, Udacity
 from secureafl.tasks.models import ResNet20, paper_cnn
@@ -84,13 +80,3 @@ def test_steering_is_learned_with_the_papers_rate():
         descent.step()
     assert max(losses) < 2 * losses[0]
     assert losses[-1] < 0.5 * losses[0]
-
-
-@pytest.mark.parametrize("task", [Cifar10, Cifar100, TinyImagenet, Udacity])
-def test_momentum_reaches_every_normalisation(task):
-    layers = [m for m in task(momentum=0.03).model().modules() if isinstance(m, nn.BatchNorm2d)]
-    assert {layer.momentum for layer in layers} == {0.03}
-    assert len(layers) == 19
-    for refused in (0.0, 1.5, math.nan):
-        with pytest.raises(ConfigError, match="momentum"):
-            task(momentum=refused).model()

@@ -13,7 +13,7 @@ import torch
 from secureafl.core.types import Data
 from secureafl.tasks.cifar import load_batches
 from secureafl.tasks.classification import Classification
-from secureafl.tasks.models.resnet import MOMENTUM, Norm, ResNet20
+from secureafl.tasks.models.resnet import Norm, ResNet20
 from secureafl.tasks.places import find_folder
 
 _TRAIN = tuple(f"data_batch_{i}" for i in range(1, 6))
@@ -25,7 +25,6 @@ class Cifar10(Classification):
 
     data_dir: str = ""  # folder of cifar-10-batches-py
     norm: Norm = "batch"
-    momentum: float = MOMENTUM  # of the running statistics of norm = "batch"
     mirrored: bool = False  # whether mirror images are trained on as well
 
     def folder(self) -> Path:
@@ -39,4 +38,4 @@ class Cifar10(Classification):
 
     def model(self) -> torch.nn.Module:
         """ResNet-20."""
-        return ResNet20(10, self.norm, self.momentum)
+        return ResNet20(10, self.norm)

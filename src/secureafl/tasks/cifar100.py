@@ -13,7 +13,7 @@ import torch
 from secureafl.core.types import Data
 from secureafl.tasks.cifar import load_batches
 from secureafl.tasks.classification import Classification
-from secureafl.tasks.models.resnet import MOMENTUM, Norm, ResNet20
+from secureafl.tasks.models.resnet import Norm, ResNet20
 from secureafl.tasks.places import find_folder
 
 
@@ -23,7 +23,6 @@ class Cifar100(Classification):
 
     data_dir: str = ""  # folder of cifar-100-python
     norm: Norm = "batch"
-    momentum: float = MOMENTUM  # of the running statistics of norm = "batch"
     mirrored: bool = False  # whether mirror images are trained on as well
 
     def folder(self) -> Path:
@@ -37,4 +36,4 @@ class Cifar100(Classification):
 
     def model(self) -> torch.nn.Module:
         """ResNet-20."""
-        return ResNet20(100, self.norm, self.momentum)
+        return ResNet20(100, self.norm)

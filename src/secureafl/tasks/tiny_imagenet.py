@@ -18,7 +18,7 @@ from secureafl.core.types import Data
 from secureafl.tasks.classification import Classification
 from secureafl.tasks.in_memory import Samples, from_tensors, with_mirrors
 from secureafl.tasks.jpegs import read_jpegs
-from secureafl.tasks.models.resnet import MOMENTUM, Norm, ResNet20
+from secureafl.tasks.models.resnet import Norm, ResNet20
 from secureafl.tasks.places import find_folder
 
 _CLASSES = 200
@@ -30,7 +30,6 @@ class TinyImagenet(Classification):
 
     data_dir: str = ""  # folder of tiny-imagenet-200
     norm: Norm = "batch"
-    momentum: float = MOMENTUM  # of the running statistics of norm = "batch"
     mirrored: bool = False  # whether mirror images are trained on as well
 
     def folder(self) -> Path:
@@ -50,7 +49,7 @@ class TinyImagenet(Classification):
 
     def model(self) -> torch.nn.Module:
         """ResNet-20."""
-        return ResNet20(_CLASSES, self.norm, self.momentum)
+        return ResNet20(_CLASSES, self.norm)
 
 
 Labelled = list[tuple[Path, int]]

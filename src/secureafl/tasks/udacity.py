@@ -23,7 +23,7 @@ from secureafl.core.errors import DataError
 from secureafl.core.types import Data
 from secureafl.tasks.in_memory import from_tensors
 from secureafl.tasks.jpegs import SIDE, read_jpegs
-from secureafl.tasks.models.resnet import MOMENTUM, Norm, ResNet20
+from secureafl.tasks.models.resnet import Norm, ResNet20
 from secureafl.tasks.places import data_home
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ class Udacity:
 
     data_dir: str = ""  # folder of recordings, or one recording
     norm: Norm = "batch"
-    momentum: float = MOMENTUM  # of the running statistics of norm = "batch"
 
     def folder(self) -> Path:
         """Where the recordings lie."""
@@ -69,7 +68,7 @@ class Udacity:
 
     def model(self) -> nn.Module:
         """ResNet-20 with a single output."""
-        return nn.Sequential(ResNet20(1, self.norm, self.momentum), _Eighth(), nn.Flatten(0))
+        return nn.Sequential(ResNet20(1, self.norm), _Eighth(), nn.Flatten(0))
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Mean squared error, in usual angles: in plain ones gradients are too short to learn."""

@@ -9,15 +9,11 @@ He, Zhang, Ren, Sun, "Deep residual learning for image recognition", CVPR 2016.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad, relu
-
-from secureafl.core.errors import require
 
 Norm = Literal["batch", "group"]
 
@@ -26,21 +22,19 @@ _CHANNELS_PER_GROUP = 8
 # statistic's is then its plain deviation; with the usual 0.1 it would be ten times as long, and
 # norms and Lipschitz factors would see little else. A mean over about 100 uploads also suits 50
 # clients that hold different labels.
-MOMENTUM = 0.01
+_MOMENTUM = 0.01
 
 
 class ResNet20(nn.Module):
     """Images of any size to `outputs` numbers each."""
 
-    def __init__(self, outputs: int, norm: Norm = "batch", momentum: float = MOMENTUM) -> None:
+    def __init__(self, outputs: int, norm: Norm = "batch") -> None:
         super().__init__()
-        require(0 < momentum <= 1, "momentum", momentum, "give a number above 0, at most 1")
-        norms = partial(_norm, norm, momentum)
         self.first = _convolution(3, 16, 1)
-        self.norm = norms(16)
+        self.norm = _norm(norm, 16)
         widths = [16] * 3 + [32] * 3 + [64] * 3
         pairs = zip([16, *widths], widths, strict=False)
-        self.blocks = nn.Sequential(*(_Block(before, after, norms) for before, after in pairs))
+        self.blocks = nn.Sequential(*(_Block(before, after, norm) for before, after in pairs))
         self.last = nn.Linear(64, outputs)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -52,11 +46,11 @@ class ResNet20(nn.Module):
 
 
 class _Block(nn.Module):
-    def __init__(self, before: int, after: int, norms: Callable[[int], nn.Module]) -> None:
+    def __init__(self, before: int, after: int, norm: Norm) -> None:
         super().__init__()
         self.stride, self.new = after // before, after - before
-        self.first, self.first_norm = _convolution(before, after, self.stride), norms(after)
-        self.second, self.second_norm = _convolution(after, after, 1), norms(after)
+        self.first, self.first_norm = _convolution(before, after, self.stride), _norm(norm, after)
+        self.second, self.second_norm = _convolution(after, after, 1), _norm(norm, after)
 
     def forward(self, images: Tensor) -> Tensor:
         found = relu(self.first_norm(self.first(images)))
@@ -76,9 +70,9 @@ def _convolution(before: int, after: int, stride: int) -> nn.Conv2d:
     return made
 
 
-def _norm(norm: Norm, momentum: float, channels: int) -> nn.Module:
+def _norm(norm: Norm, channels: int) -> nn.Module:
     if norm == "group":
         return nn.GroupNorm(channels // _CHANNELS_PER_GROUP, channels)
-    made = nn.BatchNorm2d(channels, momentum=momentum)
+    made = nn.BatchNorm2d(channels, momentum=_MOMENTUM)
     made.num_batches_tracked = None  # with a momentum nobody asks for it
     return made
