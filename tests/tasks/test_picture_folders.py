@@ -121,6 +121,16 @@ def test_last_fifth_of_each_recording_is_test_data(tmp_path, header):
     assert "3 recordings" in data.source
 
 
+def test_mirror_images_of_a_road_are_steered_the_other_way(tmp_path):
+    write_udacity(tmp_path)
+    plain, mirrored = (Udacity(str(tmp_path), mirrored=m).load() for m in (False, True))
+    assert torch.equal(mirrored.train_inputs[:24], plain.train_inputs)
+    assert torch.equal(mirrored.train_inputs[24:].flip(-1), plain.train_inputs)
+    assert torch.equal(mirrored.train_labels, torch.cat([plain.train_labels, -plain.train_labels]))
+    assert torch.equal(mirrored.train_origin, plain.train_origin.repeat(2))
+    assert torch.equal(mirrored.test_labels, plain.test_labels)
+
+
 def test_one_recording_alone_will_do(tmp_path):
     write_recording(tmp_path / "mine", frames=5)
     assert len(Udacity(str(tmp_path / "mine")).load().train_labels) == 4

@@ -21,7 +21,7 @@ from torch.nn.functional import mse_loss
 
 from secureafl.core.errors import DataError
 from secureafl.core.types import Data
-from secureafl.tasks.in_memory import from_tensors
+from secureafl.tasks.in_memory import Samples, from_tensors, with_mirrors
 from secureafl.tasks.jpegs import SIDE, read_jpegs
 from secureafl.tasks.models.resnet import Norm, ResNet20
 from secureafl.tasks.places import data_home
@@ -49,6 +49,7 @@ class Udacity:
 
     data_dir: str = ""  # folder of recordings, or one recording
     norm: Norm = "batch"
+    mirrored: bool = False  # whether mirror images, steered the other way, are trained on as well
 
     def folder(self) -> Path:
         """Where the recordings lie."""
@@ -64,7 +65,10 @@ class Udacity:
         origin = torch.arange(len(logs)).repeat_interleave(torch.tensor([*map(len, recordings)]))
         late = torch.cat([_is_late(len(recording)) for recording in recordings])
         train, test = ((images[part], steering[part]) for part in (~late, late))
-        return from_tensors(train, test, f"{folder}, {len(logs)} recordings", origin[~late])
+        origin = origin[~late]
+        if self.mirrored:
+            train, origin = _with_mirrors(train), origin.repeat(2)
+        return from_tensors(train, test, f"{folder}, {len(logs)} recordings", origin)
 
     def model(self) -> nn.Module:
         """ResNet-20 with a single output."""
@@ -101,6 +105,12 @@ class _Eighth(nn.Module):
 
     def forward(self, outputs: Tensor) -> Tensor:
         return outputs / 8
+
+
+def _with_mirrors(samples: Samples) -> Samples:
+    images, steering = with_mirrors(samples)
+    steering[len(steering) // 2 :] *= -1
+    return images, steering
 
 
 def _is_late(count: int) -> Tensor:
