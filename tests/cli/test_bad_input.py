@@ -20,6 +20,12 @@ def test_bad_toml_is_refused_with_its_line(cli):
     assert "line 1" in cli.refused("run", "bad.toml")
 
 
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_grid_instead_of_an_experiment_is_told_its_command(cli, command):
+    (cli.folder / "grid.toml").write_text("title = 'two'\n[axes]\nseed = [0, 1]\n")
+    assert "secureafl sweep grid.toml" in cli.refused(command, "grid.toml")
+
+
 def test_binary_file_is_refused(cli):
     (cli.folder / "bad.toml").write_bytes(b"\xff\xfe\x00")
     assert "cannot be read" in cli.refused("run", "bad.toml")
