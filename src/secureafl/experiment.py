@@ -168,9 +168,17 @@ def to_mapping(experiment: Experiment) -> dict[str, Any]:
     return settings.to_mapping(experiment, TABLES)
 
 
+def read_settings(path: Path) -> dict[str, Any]:
+    """What a TOML file says of one experiment."""
+    values = read_toml(path)
+    if "axes" in values:
+        raise ConfigError(f"{path}: a grid of experiments; run it with 'secureafl sweep {path}'")
+    return values
+
+
 def read_experiment(path: Path) -> Experiment:
     """The experiment in a TOML file."""
-    return from_mapping(read_toml(path))
+    return from_mapping(read_settings(path))
 
 
 def write_experiment(experiment: Experiment) -> str:

@@ -20,7 +20,7 @@ def test_bad_toml_is_refused_with_its_line(cli):
     assert "line 1" in cli.refused("run", "bad.toml")
 
 
-@pytest.mark.parametrize("command", ["run", "compare"])
+@pytest.mark.parametrize("command", ["run", "compare", "serve"])
 def test_grid_instead_of_an_experiment_is_told_its_command(cli, command):
     (cli.folder / "grid.toml").write_text("title = 'two'\n[axes]\nseed = [0, 1]\n")
     assert "secureafl sweep grid.toml" in cli.refused(command, "grid.toml")

@@ -273,12 +273,9 @@ app.add_typer(deploy.keys, name="keys", no_args_is_help=True)
 
 
 def _read(file: Path | None) -> dict[str, Any]:
-    from secureafl.toml import read_toml
+    from secureafl.experiment import read_settings
 
-    values = read_toml(file) if file else {}
-    if "axes" in values:
-        raise ConfigError(f"{file}: a grid of experiments; run it with 'secureafl sweep {file}'")
-    return values
+    return read_settings(file) if file else {}
 
 
 def _changes(plain: dict[str, Any], data_dir: str | None, set_: list[str] | None) -> dict[str, Any]:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from secureafl import settings
 from secureafl.core.errors import require
-from secureafl.experiment import Experiment, from_mapping
-from secureafl.toml import read_toml
+from secureafl.experiment import Experiment, from_mapping, read_settings
 
 TABLE = "deployment"
 
@@ -34,6 +33,6 @@ class Options:
 
 def read_file(path: Path) -> tuple[Experiment, Options]:
     """The experiment in a TOML file, and how it is to be deployed."""
-    values = read_toml(path)
+    values = read_settings(path)
     options = settings.build(Options, values.pop(TABLE, {}), {}, TABLE)
     return from_mapping(values), options

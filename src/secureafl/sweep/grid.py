@@ -24,7 +24,7 @@ from typing import Any
 from secureafl.attacks import ATTACKS
 from secureafl.core.errors import ConfigError
 from secureafl.defenses import DEFENSES
-from secureafl.experiment import Experiment, from_mapping, with_settings
+from secureafl.experiment import Experiment, from_mapping, read_settings, with_settings
 from secureafl.settings import did_you_mean, find_class, short_name
 from secureafl.toml import read_toml
 
@@ -113,7 +113,7 @@ def read_grid(path: Path) -> Grid:
             raise ConfigError(f"{path}: {key} = {value!r}: give a table, [{key}]")
     base = dict(values.get("base", {}))
     if "file" in base:
-        base = _chosen(read_toml(path.parent / str(base.pop("file"))), base)
+        base = _chosen(read_settings(path.parent / str(base.pop("file"))), base)
     axes = {"seed": [base.get("seed", Experiment().seed)], **_flat(values.get("axes", {}))}
     return Grid(str(values.get("title", path.stem)), base, axes)
 

@@ -108,9 +108,8 @@ class _Eighth(nn.Module):
 
 
 def _with_mirrors(samples: Samples) -> Samples:
-    images, steering = with_mirrors(samples)
-    steering[len(steering) // 2 :] *= -1
-    return images, steering
+    (images, _), (_, steering) = with_mirrors(samples), samples
+    return images, torch.cat([steering, -steering])
 
 
 def _is_late(count: int) -> Tensor:
