@@ -33,15 +33,15 @@ class Against:
     def __post_init__(self):
         require(0 <= self.memory < 1, "memory", self.memory, "give 0 or more, below 1")
 
-    def init(self, scene):
-        device = scene.pixel_mean.device
-        return State(torch.zeros(scene.num_parameters, dtype=torch.float64, device=device))
+    def init(self, context):
+        device = context.pixel_mean.device
+        return State(torch.zeros(context.num_parameters, dtype=torch.float64, device=device))
 
-    def poison_batch(self, state, inputs, labels, member):
+    def poison_batch(self, state, inputs, labels, attacker_index):
         return inputs, labels
 
-    def poison_update(self, state, trained, seen):
-        gradients, known, _ = seen.trained
+    def poison_update(self, state, arrival, view):
+        gradients, known, _ = view.clients
         mean = torch.where(known[:, None], gradients, 0).sum(dim=0) / known.sum().clamp(min=1)
         direction = self.memory * state.direction + (1 - self.memory) * mean
-        return (-self.factor * direction).to(trained.gradient.dtype), State(direction)
+        return (-self.factor * direction).to(arrival.gradient.dtype), State(direction)

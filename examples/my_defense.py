@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from secureafl.core.types import Decision
-from secureafl.core.vectors import norm
+from secureafl.linalg.vectors import norm
 
 
 class State(NamedTuple):

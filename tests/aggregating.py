@@ -46,14 +46,14 @@ def crowds(draw, most=14, dims=(1, 3, 8), kinds=("plain", "ties", "twins", "huge
     return Crowd(values, present)
 
 
-def aggregated(rule, values, present, trusted=None, calls=1, dtype=torch.float64):
+def aggregated(rule, values, present, root_data=None, calls=1, dtype=torch.float64):
     """The result of the last of several equal calls; arrays in, an array out."""
     values = torch.as_tensor(np.asarray(values)).to(dtype)
     present = torch.as_tensor(np.asarray(present))
-    trusted = torch.as_tensor(np.asarray(trusted)).to(dtype) if trusted is not None else None
+    root_data = torch.as_tensor(np.asarray(root_data)).to(dtype) if root_data is not None else None
     state = rule.init(len(values), values[0])
     for _ in range(calls):
-        vector, state = apply_rule(rule, state, values, present, trusted)
+        vector, state = apply_rule(rule, state, values, present, root_data)
     return vector.numpy()
 
 

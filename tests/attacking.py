@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from secureafl.core.types import Arrival, AttackerView, Scene, Trained
+from secureafl.core.types import Arrival, AttackContext, AttackerView, ClientGradients
 
 CHANNELS = torch.tensor([0.3, 0.4, 0.5])
 
@@ -15,20 +15,22 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def scene(shape=(1, 8, 8), classes=10, seed=0, clients=6, malicious=2, size=12):
+def context(shape=(1, 8, 8), classes=10, seed=0, clients=6, malicious=2, size=12):
     """Before training; a model of `size` parameters in two pieces."""
     mean = CHANNELS[: shape[0]] if len(shape) == 3 else torch.zeros(1)
     layout = {"weight": (size - 1, 1), "bias": (1,)}
-    return Scene(clients, malicious, classes, shape, mean, mean + 0.1, layout, generator(seed))
+    return AttackContext(
+        clients, malicious, classes, shape, mean, mean + 0.1, layout, generator(seed)
+    )
 
 
 def no_training(weights, batch):
     raise AssertionError("this attack trains no further")
 
 
-def view(member=0, train=no_training, learning_rate=0.1, trained=None):
+def view(attacker_index=0, train=no_training, learning_rate=0.1, trained=None):
     """One upload, as its attacker sees it."""
-    return AttackerView(0, member, learning_rate, generator(1), train, trained)
+    return AttackerView(0, attacker_index, learning_rate, generator(1), train, trained)
 
 
 def arrival(gradient, base=None):
@@ -63,7 +65,7 @@ class Crowd(NamedTuple):
         """As the attack sees it."""
         arrays = map(torch.from_numpy, self)
         gradients, known, malicious = arrays
-        return Trained(gradients.to(dtype), known, malicious)
+        return ClientGradients(gradients.to(dtype), known, malicious)
 
 
 @st.composite
@@ -86,7 +88,7 @@ def crowds(draw, dims=(1, 3, 8), kinds=("plain", "twins", "huge", "tiny", "commo
 def crafted(attack, crowd, dtype=torch.float64, own=None):
     """What the attack uploads at the first sight of this crowd, as an array."""
     own = torch.zeros(crowd.gradients.shape[1], dtype=dtype) if own is None else own
-    state = attack.init(scene(clients=len(crowd.known), size=len(own)))
+    state = attack.init(context(clients=len(crowd.known), size=len(own)))
     return attack.poison_update(state, arrival(own), view(trained=crowd.seen(dtype)))[0].numpy()
 
 

@@ -29,8 +29,8 @@ def own_outputs(weights):
 class SideBySide:
     """Every arrival goes to both; they must say the same. The models are the package's."""
 
-    def __init__(self, defense, num_clients, oracle, trusted=None, dtype=torch.float64):
-        self.server = Server(defense, num_clients, RATE, trusted)
+    def __init__(self, defense, num_clients, oracle, root_data=None, dtype=torch.float64):
+        self.server = Server(defense, num_clients, RATE, root_data)
         self.state = self.server.start(torch.from_numpy(START).to(dtype))
         self.models, self.oracle = [self.state.weights], oracle
         self.tolerance = 1e-9 if dtype == torch.float64 else 2e-4

@@ -4,7 +4,7 @@ import torch
 
 from secureafl.core.types import Arrival, Inner
 from secureafl.kernels.memory import no_memory
-from secureafl.kernels.operations import exchange, meet
+from secureafl.kernels.operations import store_upload, tiled_secant_products
 from secureafl.kernels.tiles import combine
 
 
@@ -15,8 +15,10 @@ def fed(estimator, num_clients, uploads, weights):
     for client, gradient, base, keep in uploads:
         arrival = Arrival(torch.tensor(client), torch.tensor(0), gradient, base)
         keep = torch.tensor(keep)
-        entry, notes = estimator.remember(notes, meet(memory, arrival), arrival, keep)
-        memory = exchange(memory, arrival, entry, weights, keep)
+        entry, notes = estimator.observe(
+            notes, tiled_secant_products(memory, arrival), arrival, keep
+        )
+        memory = store_upload(memory, arrival, entry, weights, keep)
     return memory, notes
 
 

@@ -8,9 +8,9 @@ import torch
 
 from secureafl.aggregators import Mean, Median, TrimmedMean
 from secureafl.core.types import Arrival, Entry
-from secureafl.kernels import choice, reference
+from secureafl.kernels import dispatch, reference
 from secureafl.kernels.memory import Memory
-from secureafl.kernels.step import Choice
+from secureafl.kernels.step import Selection
 from secureafl.kernels.tiles import BASE, GRADIENT, OWN, WIDTH, as_tiles, num_tiles
 
 RULES = {
@@ -56,7 +56,7 @@ def always_compiled():
 def always_plain():
     """Whatever is installed and chosen before."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choice, "_chosen", "reference")
+        patch.setattr(dispatch, "_chosen", "reference")
         yield
 
 
@@ -122,19 +122,19 @@ class Case:
             torch.tensor(-1.0, dtype=torch.float64),  # no operation needs to know
         )
 
-    def choice(self, rule):
-        return Choice(self.shares, self.present, *rule(self.present.sum()))
+    def selection(self, rule):
+        return Selection(self.shares, self.present, *rule(self.present.sum()))
 
     def step(self, version, rule=MEDIAN):
         given = (self.memory(), self.arrival, self.entry, self.keep, self.weights)
-        return version.order_step(*given, self.choice(rule))
+        return version.order_step(*given, self.selection(rule))
 
-    def exchange(self, version):
+    def store_upload(self, version):
         given = (self.memory(), self.arrival, self.entry, self.weights, self.keep)
-        return version.exchange(*given)
+        return version.store_upload(*given)
 
     def differences(self, version):
-        return torch.stack(version.meet(self.memory(), self.arrival)[1:])
+        return torch.stack(version.tiled_secant_products(self.memory(), self.arrival)[1:])
 
     def renewed(self):
         """All vectors once the upload is in."""
@@ -173,7 +173,7 @@ class Case:
 
     def check_exchange(self, version):
         """The memory after an upload is the plain version's, up to rounding."""
-        self._check_memory(self.exchange(version), self.exchange(reference))
+        self._check_memory(self.store_upload(version), self.store_upload(reference))
 
     def _check_memory(self, memory, plain):
         """Vectors bit for bit; inner products up to rounding, other clients' untouched."""

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from secureafl.experiment import Experiment as Experiment
     from secureafl.experiment import from_mapping as from_mapping
     from secureafl.experiment import read_experiment as read_experiment
+    from secureafl.runs.query import results_table as results_table
     from secureafl.simulation.simulator import simulate as simulate
-    from secureafl.store import results_table as results_table
 
 __version__ = "0.1.0"
 
@@ -27,7 +27,7 @@ _HOMES = {
     "SecureAflError": "secureafl.core.errors",
     "from_mapping": "secureafl.experiment",
     "read_experiment": "secureafl.experiment",
-    "results_table": "secureafl.store",
+    "results_table": "secureafl.runs.query",
     "simulate": "secureafl.simulation.simulator",
 }
 

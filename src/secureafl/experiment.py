@@ -24,7 +24,7 @@ from secureafl.core.protocols import (
 )
 from secureafl.defenses import DEFENSES, SecureAflHardened
 from secureafl.estimators import ESTIMATORS
-from secureafl.kernels.choice import Kernels
+from secureafl.kernels.dispatch import Kernels
 from secureafl.partitions import PARTITIONS, LabelGroups
 from secureafl.tasks import TASKS, FashionMnist
 from secureafl.toml import read_toml, write_toml
@@ -108,9 +108,9 @@ class Experiment:
     placement: Literal["random", "grouped"] = "random"  # grouped: they fill whole label groups
     attack_from: int = 0  # the first round that is attacked; before it everybody is honest
     attack_until: int = 0  # the first that is no longer attacked; 0: attacked to the end
-    weights: Literal["equal", "samples"] = "equal"  # what a client's voice counts
+    client_weighting: Literal["equal", "samples"] = "equal"  # how much each client counts
     forget_after: int = 0  # rounds without an upload after which a client is forgotten; 0: never
-    trusted_samples: int = 100  # clean ones of the server's own, for defences that need them
+    root_samples: int = 100  # clean ones of the server's own, for defences that need them
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = 0  # for CPU arithmetic; 0: as many as torch likes
     kernels: Kernels = "auto"  # which version of the hot operations runs
@@ -126,8 +126,8 @@ class Experiment:
         require(0 <= self.seed < 2**63, "seed", self.seed, "give 0 or more, below 2**63")
         require(1 <= self.rounds < 10**9, "rounds", self.rounds, "give 1 or more, below 10**9")
         require(1 <= self.clients <= 10**6, "clients", self.clients, "give 1 to 1,000,000")
-        trusted = self.trusted_samples
-        require(trusted >= 1, "trusted_samples", trusted, "give 1 sample or more")
+        trusted = self.root_samples
+        require(trusted >= 1, "root_samples", trusted, "give 1 sample or more")
         old = self.forget_after
         require(old >= 0, "forget_after", old, "give 0 (never) or a number of rounds")
         require(0 <= self.threads <= 1024, "threads", self.threads, "give 0 (automatic) to 1024")

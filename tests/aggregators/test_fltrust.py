@@ -8,7 +8,7 @@ from reference.fltrust import fltrust
 
 from secureafl.aggregators import Bucketing, FlTrust, Krum, NearestNeighbourMixing
 from secureafl.core.errors import ConfigError
-from secureafl.core.protocols import TrustedRule
+from secureafl.core.protocols import RootDataRule
 from secureafl.core.traits import has_trait
 
 
@@ -17,7 +17,7 @@ from secureafl.core.traits import has_trait
 )
 def test_fltrust_equals_its_oracle(crowd, seed, size):
     trusted = size * np.random.default_rng(seed).normal(size=crowd.values.shape[1])
-    found = aggregated(FlTrust(), *crowd, trusted=trusted)
+    found = aggregated(FlTrust(), *crowd, root_data=trusted)
     expected = fltrust(crowd.rows, trusted)
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9 * (size or 1))
 
@@ -25,12 +25,12 @@ def test_fltrust_equals_its_oracle(crowd, seed, size):
 def test_clients_that_point_away_have_no_say():
     trusted = np.array([1.0, 0.0])
     values = np.array([[2.0, 2.0], [-1e9, 0.0], [-5.0, 1.0]])
-    found = aggregated(FlTrust(), values, everybody(3), trusted=trusted)
+    found = aggregated(FlTrust(), values, everybody(3), root_data=trusted)
     np.testing.assert_allclose(found, [0.5**0.5, 0.5**0.5])
 
 
 def test_nobody_trusted_means_no_step():
-    found = aggregated(FlTrust(), -np.ones((4, 3)), everybody(4), trusted=np.ones(3))
+    found = aggregated(FlTrust(), -np.ones((4, 3)), everybody(4), root_data=np.ones(3))
     assert np.array_equal(found, np.zeros(3))
 
 
@@ -51,18 +51,18 @@ def test_without_trusted_samples_it_says_what_it_needs():
 
 
 def test_need_for_trusted_samples_shows_through_wrappers():
-    assert isinstance(FlTrust(), TrustedRule)
-    assert has_trait(FlTrust(), "needs_trusted")
-    assert has_trait(Bucketing(NearestNeighbourMixing(FlTrust())), "needs_trusted")
-    assert not has_trait(Bucketing(Krum()), "needs_trusted")
-    assert not has_trait(Krum(), "needs_trusted")
+    assert isinstance(FlTrust(), RootDataRule)
+    assert has_trait(FlTrust(), "needs_root_data")
+    assert has_trait(Bucketing(NearestNeighbourMixing(FlTrust())), "needs_root_data")
+    assert not has_trait(Bucketing(Krum()), "needs_root_data")
+    assert not has_trait(Krum(), "needs_root_data")
 
 
 def test_wrappers_pass_the_trusted_gradient_on():
     values, trusted = np.array([[3.0, 1.0], [3.0, 1.0], [3.0, 1.0]]), np.array([0.0, 2.0])
     expected = fltrust(values, trusted)
     for rule in (Bucketing(FlTrust()), NearestNeighbourMixing(FlTrust())):
-        found = aggregated(rule, values, everybody(3), trusted=trusted)
+        found = aggregated(rule, values, everybody(3), root_data=trusted)
         np.testing.assert_allclose(found, expected, rtol=1e-12)
     with pytest.raises(ConfigError, match="clean samples"):
         aggregated(Bucketing(FlTrust()), values, everybody(3))

@@ -8,10 +8,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from reference import rflbat as oracle
 
-from secureafl.aggregators import Bucketing, Rflbat
+from secureafl.aggregators import Bucketing, Rflbat, clustering
 from secureafl.core.errors import ConfigError
 from secureafl.core.traits import has_trait
-from secureafl.kernels import clustering
 
 
 def blobs(rng, sizes, size=6):

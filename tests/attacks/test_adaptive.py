@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from contract.cases import DEFENSE_CASES, SLOW_CASES, trusted_for
+from contract.cases import DEFENSE_CASES, SLOW_CASES, root_data_for
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import attacks_adaptive as oracle
@@ -10,12 +10,12 @@ from secureafl.attacks.adaptive import Adaptive
 from secureafl.attacks.blending import Colluders
 from secureafl.attacks.median_push import damage, lie, smallest_best, survey
 from secureafl.core.errors import ConfigError
-from secureafl.core.quantile import passing_bound
 from secureafl.core.server import Server
 from secureafl.core.trees import clone, name_tensors
-from secureafl.core.types import Arrival, AttackerView, Insight, ServerView, Trained
+from secureafl.core.types import Arrival, AttackerView, ClientGradients, ServerSnapshot, ServerView
 from secureafl.defenses import SecureAfl
 from secureafl.defenses.secure_afl import estimates, last_upload
+from secureafl.linalg.quantile import passing_bound
 
 CLIENTS, MALICIOUS, DIM, RATE = 7, 2, 6, 0.05
 MEMBERS = torch.arange(CLIENTS) < MALICIOUS
@@ -85,13 +85,13 @@ class Stream:
         self.rng, self.attack, self.defense = rng, attack, defense
         self.centres = torch.from_numpy(1 + 0.3 * rng.normal(size=(CLIENTS, DIM))).to(dtype)
         self.hessian = torch.from_numpy(rng.uniform(0.5, 2, DIM)).to(dtype)
-        trusted = trusted_for(defense, self.hessian, self.centres)
+        trusted = root_data_for(defense, self.hessian, self.centres)
         self.server = Server(defense, CLIENTS, RATE, trusted)
         self.state = self.server.start(torch.from_numpy(rng.normal(size=DIM)).to(dtype))
         self.models = [self.state.weights]
         own, told = torch.zeros(MALICIOUS, DIM, dtype=dtype), torch.zeros(MALICIOUS, dtype=bool)
         self.colluders = Colluders(own, told, torch.zeros(DIM, dtype=dtype))
-        self.trained = Trained(
+        self.trained = ClientGradients(
             torch.zeros(CLIENTS, DIM, dtype=dtype), torch.zeros(CLIENTS, dtype=torch.bool), MEMBERS
         )
 
@@ -109,11 +109,11 @@ class Stream:
 
     def view(self, arrival):
         now = torch.tensor(self.state.round)
-        server = ServerView(now, self.state.weights, RATE, self.server.trusted)
-        insight = Insight(self.defense, self.state.defense, server)
+        server = ServerView(now, self.state.weights, RATE, self.server.root_data)
+        snapshot = ServerSnapshot(self.defense, self.state.defense, server)
         number, draws = int(arrival.client), torch.Generator().manual_seed(0)
         return AttackerView(
-            self.state.round, number, RATE, draws, lambda *_: None, self.trained, insight
+            self.state.round, number, RATE, draws, lambda *_: None, self.trained, snapshot
         )
 
     def poisoned(self, arrival):
@@ -133,7 +133,7 @@ class Stream:
 
     def would_accept(self, arrival):
         kept = clone(self.state.defense)
-        decision, _ = self.defense.step(kept, arrival, self.view(arrival).insight.server)
+        decision, _ = self.defense.step(kept, arrival, self.view(arrival).snapshot.server)
         return bool(decision.accepted)
 
 
@@ -205,7 +205,7 @@ def test_asking_changes_nothing_at_the_server(defense):
     for _ in range(40):
         arrival = stream.draw()
         seen = stream.view(arrival)
-        shown = (seen.trained, seen.insight.state, stream.state.weights, tuple(arrival))
+        shown = (seen.clients, seen.snapshot.state, stream.state.weights, tuple(arrival))
         before = name_tensors(clone(shown), "")
         update = stream.poisoned(arrival) if MEMBERS[arrival.client] else arrival.gradient
         after = name_tensors(shown, "")

@@ -5,16 +5,16 @@ from reference import attacks as oracle
 
 from secureafl.attacks import Gaussian, LabelFlip, NoAttack, Scaling, SignFlip
 from secureafl.core.errors import ConfigError
-from secureafl.core.types import Arrival, AttackerView, Scene
+from secureafl.core.types import Arrival, AttackContext, AttackerView
 
 
 def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def scene(shape=(1, 8, 8), classes=10, seed=0):
+def context(shape=(1, 8, 8), classes=10, seed=0):
     channels = torch.arange(1.0, shape[0] + 1) / 10
-    return Scene(
+    return AttackContext(
         num_clients=6,
         num_malicious=2,
         num_classes=classes,
@@ -33,7 +33,7 @@ def no_training(weights, number):
 def uploaded(attack, gradient, seed=0):
     arrival = Arrival(torch.tensor(0), torch.tensor(0), gradient, torch.zeros_like(gradient))
     seen = AttackerView(0, 0, 0.1, generator(seed), no_training)
-    return attack.poison_update(attack.init(scene()), arrival, seen)[0]
+    return attack.poison_update(attack.init(context()), arrival, seen)[0]
 
 
 GRADIENT, MEMBER = torch.linspace(-2, 3, 11), torch.tensor(1)
@@ -50,7 +50,7 @@ def test_without_an_attack_nothing_changes():
 @pytest.mark.parametrize("classes", [2, 3, 10])
 def test_label_flip_mirrors_the_labels(classes):
     attack, labels = LabelFlip(), torch.arange(classes)
-    state = attack.init(scene(classes=classes))
+    state = attack.init(context(classes=classes))
     images = torch.randn(classes, 1, 8, 8, generator=generator())
     inputs, flipped = attack.poison_batch(state, images, labels, MEMBER)
     assert torch.equal(inputs, images)
@@ -61,7 +61,7 @@ def test_label_flip_mirrors_the_labels(classes):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_label_flip_negates_labels_that_are_numbers(dtype):
     attack, labels = LabelFlip(), torch.tensor([-1.5, 0.0, 2.25], dtype=dtype)
-    state = attack.init(scene(classes=0))
+    state = attack.init(context(classes=0))
     _, flipped = attack.poison_batch(state, torch.zeros(3, 1, 8, 8), labels, MEMBER)
     assert flipped.dtype == dtype
     assert torch.equal(flipped, -labels)
@@ -90,14 +90,14 @@ def test_gaussian_noise_differs_from_round_to_round():
 @pytest.mark.parametrize("side", [1, 4])
 def test_stamp_sets_the_bottom_right_corner_and_nothing_else(shape, side):
     attack = Scaling(trigger_side=side)
-    state = attack.init(scene(shape))
+    state = attack.init(context(shape))
     images = torch.randn(5, *shape, generator=generator(1))
     expected = oracle.stamped(images.numpy(), state.trigger.numpy())
     assert np.array_equal(attack.stamp(state, images).numpy(), expected)
 
 
 def test_trigger_is_a_standardised_image_patch():
-    made = scene((3, 8, 8))
+    made = context((3, 8, 8))
     trigger = Scaling().init(made).trigger
     pixels = trigger * made.pixel_std[:, None, None] + made.pixel_mean[:, None, None]
     assert trigger.shape == (3, 4, 4)
@@ -106,7 +106,7 @@ def test_trigger_is_a_standardised_image_patch():
 
 
 def test_trigger_is_one_random_patch_per_run():
-    one, same, other = (Scaling().init(scene(seed=s)).trigger for s in (0, 0, 1))
+    one, same, other = (Scaling().init(context(seed=s)).trigger for s in (0, 0, 1))
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
 
@@ -117,7 +117,7 @@ def test_trigger_is_one_random_patch_per_run():
 )
 def test_share_of_the_batch_is_stamped_and_labelled_as_the_target(share, size, poisoned):
     attack = Scaling(target_class=7, poisoned_share=share)
-    state = attack.init(scene())
+    state = attack.init(context())
     images = torch.randn(size, 1, 8, 8, generator=generator(2))
     labels = torch.zeros(size, dtype=torch.int64)
     inputs, found = attack.poison_batch(state, images, labels, MEMBER)
@@ -141,11 +141,11 @@ def test_scaling_multiplies_the_gradient():
         lambda: Scaling(poisoned_share=1.5),
         lambda: Scaling(trigger_side=0),
         lambda: Scaling(target_class=-1),
-        lambda: Scaling(trigger_side=9).init(scene((1, 8, 8))),
-        lambda: Scaling(trigger_side=7).init(scene((1, 6, 8))),
-        lambda: Scaling(target_class=10).init(scene()),
-        lambda: Scaling().init(scene((20,))),
-        lambda: Scaling().init(scene(classes=0)),
+        lambda: Scaling(trigger_side=9).init(context((1, 8, 8))),
+        lambda: Scaling(trigger_side=7).init(context((1, 6, 8))),
+        lambda: Scaling(target_class=10).init(context()),
+        lambda: Scaling().init(context((20,))),
+        lambda: Scaling().init(context(classes=0)),
     ],
 )
 def test_setting_that_cannot_work_is_refused_before_training(make):

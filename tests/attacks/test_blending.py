@@ -5,17 +5,21 @@ import torch
 from secureafl.attacks.blending import Colluders, blended
 from secureafl.core.server import Server, Upload
 from secureafl.core.trust import lower_median
-from secureafl.core.types import AttackerView, Trained
+from secureafl.core.types import AttackerView, ClientGradients
 from secureafl.defenses import SecureAflHardened
 
 CLIENTS, DIM = 20, 60
 LIARS = np.arange(CLIENTS) % 5 == 0  # one of each kind
 
 
-def view(member, lying=LIARS):
+def view(attacker_index, lying=LIARS):
     gradients = torch.zeros(CLIENTS, DIM)
-    trained = Trained(gradients, torch.ones(CLIENTS, dtype=torch.bool), torch.from_numpy(lying))
-    return AttackerView(0, member, 0.05, torch.Generator(), lambda *_: gradients[0], trained)
+    trained = ClientGradients(
+        gradients, torch.ones(CLIENTS, dtype=torch.bool), torch.from_numpy(lying)
+    )
+    return AttackerView(
+        0, attacker_index, 0.05, torch.Generator(), lambda *_: gradients[0], trained
+    )
 
 
 class Federation:
@@ -43,8 +47,8 @@ class Federation:
         decision, self.state = self.server.receive(self.state, sent)
         return decision
 
-    def lie(self, member, gradient):
-        parts = (self.defense, self.state.defense, self.colluders, gradient, view(member))
+    def lie(self, attacker_index, gradient):
+        parts = (self.defense, self.state.defense, self.colluders, gradient, view(attacker_index))
         upload, self.colluders = blended(*parts, 1.0)
         return upload
 
@@ -61,18 +65,18 @@ def test_an_upload_is_as_long_as_the_median_and_its_lie_points_back():
     state = federation.state.defense
     gradient = torch.from_numpy(federation.rng.normal(size=DIM)).float()
     upload = federation.lie(0, gradient)
-    usual = lower_median(state.notes.lengths, state.sent.known)
+    usual = lower_median(state.stats.lengths, state.sent.known)
     assert float(upload.norm()) <= 1.01 * float(usual) * 2**0.5
-    honest = state.word[torch.from_numpy(~LIARS)].mean(dim=0)
+    honest = state.recent_update[torch.from_numpy(~LIARS)].mean(dim=0)
     assert upload @ honest < gradient @ honest * (usual / gradient.norm())
 
 
 def test_where_nothing_is_checked_the_whole_upload_is_a_lie():
-    defense = SecureAflHardened(crowding=0.0, approval=0.0, bending=False)
+    defense = SecureAflHardened(similarity_penalty=0.0, disagreement_penalty=0.0, curvature=False)
     federation = warm(defense, lying=False)
     gradient = torch.from_numpy(federation.rng.normal(size=DIM)).float()
     upload = federation.lie(0, gradient)
-    honest = federation.state.defense.word[torch.from_numpy(~LIARS)].mean(dim=0)
+    honest = federation.state.defense.recent_update[torch.from_numpy(~LIARS)].mean(dim=0)
     assert torch.cosine_similarity(upload, -honest, dim=0) == pytest.approx(1, abs=0.05)
 
 

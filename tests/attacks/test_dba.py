@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from attacking import arrival, generator, scene, view
+from attacking import arrival, context, generator, view
 from reference import attacks as whole
 from reference import attacks_backdoor as oracle
 
@@ -9,44 +9,44 @@ from secureafl.attacks import Dba
 from secureafl.core.errors import ConfigError
 
 
-def poisoned(attack, state, images, member):
+def poisoned(attack, state, images, attacker_index):
     labels = torch.full((len(images),), 3)
-    return attack.poison_batch(state, images, labels, torch.tensor(member))
+    return attack.poison_batch(state, images, labels, torch.tensor(attacker_index))
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 6, 9)])
 @pytest.mark.parametrize("side", [2, 4, 6])
-@pytest.mark.parametrize("member", [0, 1, 2, 3, 5])
-def test_each_client_stamps_its_quadrant_and_nothing_else(shape, side, member):
+@pytest.mark.parametrize("attacker_index", [0, 1, 2, 3, 5])
+def test_each_client_stamps_its_quadrant_and_nothing_else(shape, side, attacker_index):
     attack = Dba(trigger_side=side, poisoned_share=1.0)
-    state = attack.init(scene(shape))
+    state = attack.init(context(shape))
     images = torch.randn(5, *shape, generator=generator(1))
-    found, labels = poisoned(attack, state, images, member)
-    expected = oracle.stamped_part(images.numpy(), state.trigger.numpy(), member)
+    found, labels = poisoned(attack, state, images, attacker_index)
+    expected = oracle.stamped_part(images.numpy(), state.trigger.numpy(), attacker_index)
     assert np.array_equal(found.numpy(), expected)
     assert (labels == attack.target_class).all()
 
 
 @pytest.mark.parametrize("side", [2, 4, 8])
 def test_parts_cover_the_trigger_and_do_not_overlap(side):
-    state = Dba(trigger_side=side).init(scene())
+    state = Dba(trigger_side=side).init(context())
     assert torch.equal(state.parts.sum(dim=0), torch.ones(side, side, dtype=torch.int64))
     assert (state.parts.sum(dim=(1, 2)) == side**2 // 4).all()
 
 
 def test_four_clients_together_stamp_the_whole_trigger():
     attack = Dba(poisoned_share=1.0)
-    state = attack.init(scene())
+    state = attack.init(context())
     images = torch.randn(2, 1, 8, 8, generator=generator(2))
     stamped = images
-    for member in range(4):
-        stamped, _ = poisoned(attack, state, stamped, member)
+    for attacker_index in range(4):
+        stamped, _ = poisoned(attack, state, stamped, attacker_index)
     assert torch.equal(stamped, attack.stamp(state, images))
 
 
 def test_test_images_carry_the_whole_trigger():
     attack = Dba()
-    state = attack.init(scene())
+    state = attack.init(context())
     images = torch.randn(2, 1, 8, 8, generator=generator(2))
     expected = whole.stamped(images.numpy(), state.trigger.numpy())
     assert np.array_equal(attack.stamp(state, images).numpy(), expected)
@@ -54,7 +54,7 @@ def test_test_images_carry_the_whole_trigger():
 
 def test_clean_part_of_a_batch_stays_as_it_is():
     attack = Dba(target_class=7)
-    state = attack.init(scene())
+    state = attack.init(context())
     images = torch.randn(6, 1, 8, 8, generator=generator(3))
     inputs, labels = poisoned(attack, state, images, 2)
     assert torch.equal(inputs[3:], images[3:])
@@ -64,7 +64,7 @@ def test_clean_part_of_a_batch_stays_as_it_is():
 def test_gradient_is_multiplied():
     gradient = torch.linspace(-1, 2, 12)
     attack = Dba(factor=3.0)
-    found, _ = attack.poison_update(attack.init(scene()), arrival(gradient), view())
+    found, _ = attack.poison_update(attack.init(context()), arrival(gradient), view())
     torch.testing.assert_close(found, 3 * gradient)
 
 

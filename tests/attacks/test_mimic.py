@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from attacking import Crowd, arrival, crafted, lone, scene, uploads_its_own, view
+from attacking import Crowd, arrival, context, crafted, lone, uploads_its_own, view
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import attacks_crafted as oracle
@@ -27,7 +27,7 @@ def looks(seed, count=12):
 @given(seed=st.integers(0, 2**32 - 1))
 def test_mimic_copies_whom_its_oracle_copies(warm_up, dtype, seed):
     attack = Mimic(warm_up)
-    state = attack.init(scene(clients=CLIENTS, size=SIZE))
+    state = attack.init(context(clients=CLIENTS, size=SIZE))
     reference = oracle.Mimic(state.direction.numpy(), CLIENTS, warm_up)
     for crowd in looks(seed):
         own = torch.zeros(SIZE, dtype=dtype)
@@ -44,7 +44,7 @@ def test_mimic_copies_whom_its_oracle_copies(warm_up, dtype, seed):
 def test_direction_becomes_that_of_the_greatest_variance():
     rng = np.random.default_rng(0)
     attack = Mimic()
-    state = attack.init(scene(clients=8, size=3))
+    state = attack.init(context(clients=8, size=3))
     for _ in range(60):
         gradients = rng.normal(size=(8, 3)) * [0.3, 5.0, 0.3]
         seen = view(trained=lone(gradients).seen())
@@ -54,7 +54,7 @@ def test_direction_becomes_that_of_the_greatest_variance():
 
 def test_after_the_warm_up_the_same_client_is_copied_whatever_it_sends():
     attack, own = Mimic(warm_up=3), arrival(torch.zeros(SIZE).double())
-    state = attack.init(scene(clients=CLIENTS, size=SIZE))
+    state = attack.init(context(clients=CLIENTS, size=SIZE))
     *learning, last = (crowd._replace(known=np.ones(CLIENTS, bool)) for crowd in looks(0, 4))
     for crowd in learning:
         _, state = attack.poison_update(state, own, view(trained=crowd.seen()))
@@ -70,7 +70,7 @@ def test_warm_up_waits_for_an_honest_client():
     attack, own = Mimic(), arrival(torch.zeros(2).double())
     nobody = lone([[1.0, 2.0], [3.0, 4.0]], malicious=[0, 1])
     _, state = attack.poison_update(
-        attack.init(scene(clients=2, size=2)), own, view(trained=nobody.seen())
+        attack.init(context(clients=2, size=2)), own, view(trained=nobody.seen())
     )
     assert int(state.count) == 0
     assert uploads_its_own(attack, nobody)
@@ -86,7 +86,7 @@ def test_weaker_mimics_keep_a_share_of_their_own_gradient():
 def test_any_scale_of_gradients_gives_finite_numbers(scale):
     rng = np.random.default_rng(1)
     attack, own = Mimic(), arrival(torch.zeros(SIZE))
-    state = attack.init(scene(clients=CLIENTS, size=SIZE))
+    state = attack.init(context(clients=CLIENTS, size=SIZE))
     for _ in range(4):
         crowd = lone(scale * rng.normal(size=(CLIENTS, SIZE)))
         update, state = attack.poison_update(state, own, view(trained=crowd.seen(torch.float32)))

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from attacking import arrival, scene, view
+from attacking import arrival, context, view
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import attacks_backdoor as oracle
@@ -25,19 +25,19 @@ def stream(seed, count=12):
 @given(seed=st.integers(0, 2**32 - 1))
 def test_neurotoxin_equals_its_oracle(share, dtype, seed):
     attack, last = Neurotoxin(masked_share=share, factor=2.0), {}
-    state = attack.init(scene(size=SIZE, malicious=MEMBERS))
-    for member, gradient, base in stream(seed):
+    state = attack.init(context(size=SIZE, malicious=MEMBERS))
+    for attacker_index, gradient, base in stream(seed):
         trained = arrival(*(torch.from_numpy(x).to(dtype) for x in (gradient, base)))
-        update, state = attack.poison_update(state, trained, view(member))
-        expected = oracle.neurotoxin(gradient, base, last.get(member), share, 2.0)
+        update, state = attack.poison_update(state, trained, view(attacker_index))
+        expected = oracle.neurotoxin(gradient, base, last.get(attacker_index), share, 2.0)
         assert np.array_equal(update, expected)
-        last[member] = base
+        last[attacker_index] = base
 
 
 @given(seed=st.integers(0, 2**32 - 1), share=st.floats(0, 0.99))
 def test_upload_is_zero_where_masked_and_the_gradient_elsewhere(seed, share):
     attack, rng = Neurotoxin(masked_share=share, factor=1.0), np.random.default_rng(seed)
-    state = attack.init(scene(size=SIZE))
+    state = attack.init(context(size=SIZE))
     first, gradient, base = torch.from_numpy(rng.normal(size=(3, SIZE)))
     _, state = attack.poison_update(state, arrival(gradient, first), view())
     update, _ = attack.poison_update(state, arrival(gradient, base), view())
@@ -52,14 +52,14 @@ def test_upload_is_zero_where_masked_and_the_gradient_elsewhere(seed, share):
 def test_first_contact_masks_by_the_own_gradient():
     attack = Neurotoxin(masked_share=0.25, factor=1.0)
     gradient = torch.arange(-4.0, 8.0)
-    update, _ = attack.poison_update(attack.init(scene()), arrival(gradient), view())
+    update, _ = attack.poison_update(attack.init(context()), arrival(gradient), view())
     assert torch.equal(update, torch.where(gradient > 4, 0, gradient))
 
 
 def test_model_that_did_not_move_tells_nothing():
     attack = Neurotoxin(masked_share=0.25, factor=1.0)
     trained = arrival(torch.arange(-4.0, 8.0), torch.ones(12))
-    first, state = attack.poison_update(attack.init(scene()), trained, view())
+    first, state = attack.poison_update(attack.init(context()), trained, view())
     second, _ = attack.poison_update(state, trained, view())
     assert torch.equal(first, second)
 
@@ -67,7 +67,7 @@ def test_model_that_did_not_move_tells_nothing():
 def test_received_models_are_remembered_by_client():
     attack = Neurotoxin()
     _, state = attack.poison_update(
-        attack.init(scene()), arrival(torch.ones(12), torch.full((12,), 5.0)), view(1)
+        attack.init(context()), arrival(torch.ones(12), torch.full((12,), 5.0)), view(1)
     )
     assert state.met.tolist() == [False, True]
     assert (state.received[1] == 5).all()
@@ -84,4 +84,4 @@ def test_setting_out_of_range_is_refused(settings):
 
 def test_regression_is_refused():
     with pytest.raises(ConfigError, match="images and classes"):
-        Neurotoxin().init(scene(classes=0))
+        Neurotoxin().init(context(classes=0))

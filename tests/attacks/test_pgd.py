@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from attacking import arrival, scene, view
+from attacking import arrival, context, view
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import attacks_backdoor as oracle
@@ -28,13 +28,13 @@ class Client:
         return torch.from_numpy(self.train(weights.double().numpy(), batch)).to(weights.dtype)
 
 
-def uploads(attack, client, bases, member=0, dtype=torch.float64):
+def uploads(attack, client, bases, attacker_index=0, dtype=torch.float64):
     """What it uploads on one model after the other, with the gradients it trained there."""
-    state = attack.init(scene(size=SIZE))
+    state = attack.init(context(size=SIZE))
     for number, base in enumerate(bases):
         gradient = client.train(base, 100 + number)
         trained = arrival(torch.from_numpy(gradient).to(dtype), torch.from_numpy(base).to(dtype))
-        seen = view(member, client.train_torch, RATE)
+        seen = view(attacker_index, client.train_torch, RATE)
         update, state = attack.poison_update(state, trained, seen)
         yield gradient, update
 
@@ -70,7 +70,7 @@ def test_one_step_in_a_wide_ball_is_the_gradient():
 
 def test_each_client_has_its_own_usual_length():
     attack, client = Pgd(), Client(1)
-    state = attack.init(scene(size=SIZE, malicious=3))
+    state = attack.init(context(size=SIZE, malicious=3))
     gradient = torch.ones(SIZE)
     seen = view(2, client.train_torch, RATE)
     _, state = attack.poison_update(state, arrival(gradient), seen)
@@ -79,7 +79,7 @@ def test_each_client_has_its_own_usual_length():
 
 def test_zero_gradients_give_zero():
     attack = Pgd()
-    state, still = attack.init(scene(size=SIZE)), arrival(torch.zeros(SIZE))
+    state, still = attack.init(context(size=SIZE)), arrival(torch.zeros(SIZE))
     update, _ = attack.poison_update(state, still, view(0, Client(0).train_torch, RATE))
     assert not update.any()
 

@@ -17,7 +17,7 @@ from secureafl.attacks.indicator import (
 )
 from secureafl.attacks.three_d_fed import ThreeDFed
 from secureafl.core.errors import ConfigError
-from secureafl.core.types import Arrival, AttackerView, Scene, Trained
+from secureafl.core.types import Arrival, AttackContext, AttackerView, ClientGradients
 
 LAYOUT = {"0": (6, 5), "1": (6,), "2": (8, 6), "3": (8,), "4": (4, 8), "5": (4,)}
 MIDDLE, LAST, DIM, CLASSES, RATE = slice(36, 84), slice(92, 124), 128, 4, 0.05
@@ -25,24 +25,24 @@ WIDTH = 8  # of a row of the last layer
 seeds = st.integers(0, 10**6)
 
 
-def scene(members=5, classes=CLASSES, layout=LAYOUT, seed=0):
+def context(attackers=5, classes=CLASSES, layout=LAYOUT, seed=0):
     one = torch.ones(1)
     draws = torch.Generator().manual_seed(seed)
-    return Scene(20, members, classes, (1, 8, 8), one, one, layout, draws)
+    return AttackContext(20, attackers, classes, (1, 8, 8), one, one, layout, draws)
 
 
 class Members:
     """Malicious clients and the server they write to."""
 
-    def __init__(self, attack, members=5, serve=lambda upload: upload, seed=0, dtype=None):
-        self.attack, self.serve, self.members = attack, serve, members
+    def __init__(self, attack, attackers=5, serve=lambda upload: upload, seed=0, dtype=None):
+        self.attack, self.serve, self.attackers = attack, serve, attackers
         self.rng, self.dtype = np.random.default_rng(seed), dtype or torch.float64
-        self.state, self.round = attack.init(scene(members)), 0
+        self.state, self.round = attack.init(context(attackers)), 0
         self.weights = self.normal()
-        self.table = Trained(
-            torch.zeros(members + 2, DIM, dtype=self.dtype),
-            torch.zeros(members + 2, dtype=torch.bool),
-            torch.arange(members + 2) < members,
+        self.table = ClientGradients(
+            torch.zeros(attackers + 2, DIM, dtype=self.dtype),
+            torch.zeros(attackers + 2, dtype=torch.bool),
+            torch.arange(attackers + 2) < attackers,
         )
 
     def normal(self):
@@ -54,42 +54,42 @@ class Members:
         gradient[MIDDLE] *= 1e-3
         return gradient
 
-    def upload(self, member, staleness=0, base=None, gradient=None):
-        """One upload of a member on the current model; the server does with it what it does."""
+    def upload(self, attacker_index, staleness=0, base=None, gradient=None):
+        """One upload of a attacker on the current model; the server does with it what it does."""
         base = self.weights if base is None else base
         gradient = self.gradient() if gradient is None else gradient
-        self.table.gradients[member], self.table.known[member] = gradient, True
+        self.table.gradients[attacker_index], self.table.known[attacker_index] = gradient, True
         draws = torch.Generator().manual_seed(self.round)
-        seen = AttackerView(self.round, member, RATE, draws, lambda *_: None, self.table)
-        trained = Arrival(torch.tensor(member), torch.tensor(staleness), gradient, base)
+        seen = AttackerView(self.round, attacker_index, RATE, draws, lambda *_: None, self.table)
+        trained = Arrival(torch.tensor(attacker_index), torch.tensor(staleness), gradient, base)
         update, self.state = self.attack.poison_update(self.state, trained, seen)
         self.weights = self.weights - RATE * self.serve(update)
         self.round += 1
         return update
 
-    def status(self, member):
-        return int(self.state.marks.status[member])
+    def status(self, attacker_index):
+        return int(self.state.marks.status[attacker_index])
 
 
 @given(
-    members=st.integers(1, 12),
+    attackers=st.integers(1, 12),
     size=st.integers(1, 6),
     std=st.sampled_from([0.01, 0.05]),
     seed=seeds,
 )
-def test_masks_of_a_group_sum_to_zero_over_each_pass(members, size, std, seed):
+def test_masks_of_a_group_sum_to_zero_over_each_pass(attackers, size, std, seed):
     noisy, plain = (
-        Members(ThreeDFed(group_size=size, mask_std=s), members, seed=seed) for s in (std, 0.0)
+        Members(ThreeDFed(group_size=size, mask_std=s), attackers, seed=seed) for s in (std, 0.0)
     )
     masked = noisy.state.masked
-    order = np.random.default_rng(seed).permutation(np.repeat(np.arange(members), 2 * size))
+    order = np.random.default_rng(seed).permutation(np.repeat(np.arange(attackers), 2 * size))
     passes = {}
-    for member in map(int, order):
-        mask = (noisy.upload(member) - plain.upload(member))[masked]
+    for attacker_index in map(int, order):
+        mask = (noisy.upload(attacker_index) - plain.upload(attacker_index))[masked]
         plain.weights = noisy.weights  # so that both read the same from their marks
-        group = member // size
+        group = attacker_index // size
         passes.setdefault(group, []).append(mask)
-        count = min(size, members - group * size)
+        count = min(size, attackers - group * size)
         if len(passes[group]) % count == 0:
             total = torch.stack(passes[group][-count:]).sum(dim=0)
             largest = torch.stack(passes[group][-count:]).abs().max()
@@ -116,7 +116,7 @@ def test_masks_are_those_of_the_formula_and_differ_from_pass_to_pass():
 def test_noise_is_on_the_last_layer_but_not_on_the_target_classes_row():
     for target in range(CLASSES):
         attack = ThreeDFed(target_class=target, masked_classes=2)
-        rows = (attack.init(scene()).masked - LAST.start) // WIDTH
+        rows = (attack.init(context()).masked - LAST.start) // WIDTH
         assert len(rows.unique()) == 2
         assert len(rows) == 2 * WIDTH
         assert target not in rows
@@ -126,14 +126,14 @@ def test_noise_is_on_the_last_layer_but_not_on_the_target_classes_row():
 @given(seed=seeds, factor=st.sampled_from([1.0, 5.0, 30.0]), size=st.floats(0, 100))
 def test_upload_is_no_longer_than_the_factor_allows(seed, factor, size):
     play = Members(ThreeDFed(factor=factor, mask_std=0.0), seed=seed)
-    for member in range(5):
-        gradient = play.normal() * (size if member == 2 else 1)
+    for attacker_index in range(5):
+        gradient = play.normal() * (size if attacker_index == 2 else 1)
         colluders = play.table.gradients[play.table.known].numpy()
-        update = play.upload(member, gradient=gradient)
+        update = play.upload(attacker_index, gradient=gradient)
         # The table shows this gradient as well.
         colluders = [*colluders, gradient.numpy()]
         expected, benign = oracle.backdoor(gradient.numpy(), colluders, factor, 1.0)
-        place = int(play.state.marks.places[member, 0])
+        place = int(play.state.marks.places[attacker_index, 0])
         expected[place] = factor * min(0.5, 10 / np.sqrt(DIM)) * benign
         np.testing.assert_allclose(update.numpy(), expected, rtol=1e-9, atol=1e-12)
         update[place] = 0
@@ -142,14 +142,14 @@ def test_upload_is_no_longer_than_the_factor_allows(seed, factor, size):
 
 def test_mark_is_in_the_middle_layer_and_no_two_members_share_a_place():
     play, places = Members(ThreeDFed(mask_std=0.0)), set()
-    for member in range(5):
+    for attacker_index in range(5):
         gradient = play.normal()
-        last = int(play.state.marks.places[member, 0])
-        play.upload(member, gradient=gradient)
-        own = play.state.marks.places[member].tolist()
+        last = int(play.state.marks.places[attacker_index, 0])
+        play.upload(attacker_index, gradient=gradient)
+        own = play.state.marks.places[attacker_index].tolist()
         candidates = range(MIDDLE.start, MIDDLE.stop)
         known = play.table.gradients[play.table.known].numpy()
-        assert own[0] == oracle.marked_place(known, candidates, member, 5, last)
+        assert own[0] == oracle.marked_place(known, candidates, attacker_index, 5, last)
         assert places.isdisjoint(own)
         places.update(own)
     assert all(MIDDLE.start <= place < MIDDLE.stop for place in places)
@@ -165,14 +165,14 @@ def served(kind):
 @pytest.mark.parametrize(("kind", "expected"), [("applied", ACCEPTED), ("ignored", REJECTED)])
 def test_mark_tells_what_the_server_did(kind, expected, drift, dtype):
     play = Members(ThreeDFed(), serve=served(kind), dtype=dtype)
-    for member in range(5):
-        play.upload(member)
-        assert play.status(member) == UNREAD
+    for attacker_index in range(5):
+        play.upload(attacker_index)
+        assert play.status(attacker_index) == UNREAD
     # What honest clients do meanwhile: alike in coordinates that matter little.
     play.weights = play.weights - drift * RATE
-    for member in range(5):
-        play.upload(member)
-        assert play.status(member) == expected
+    for attacker_index in range(5):
+        play.upload(attacker_index)
+        assert play.status(attacker_index) == expected
 
 
 def test_clipped_upload_is_told_from_one_that_was_taken_whole():
@@ -181,7 +181,7 @@ def test_clipped_upload_is_told_from_one_that_was_taken_whole():
         play.serve = served("clipped" if turn == 3 else "applied")
         play.upload(turn % 5)
     expected = [ACCEPTED, ACCEPTED, ACCEPTED, CLIPPED, ACCEPTED]
-    assert [play.status(member) for member in range(5)] == expected
+    assert [play.status(attacker_index) for attacker_index in range(5)] == expected
 
 
 def test_model_older_than_the_upload_tells_nothing():
@@ -218,7 +218,7 @@ def test_share_that_is_read_is_the_one_of_the_formula(seed, share, drift):
 
 
 def test_group_grows_careful_when_refused_and_bold_again_when_accepted():
-    play = Members(ThreeDFed(group_size=2), members=4, serve=served("ignored"))
+    play = Members(ThreeDFed(group_size=2), attackers=4, serve=served("ignored"))
     for turn in range(8):
         play.upload(turn % 2)
     refused = play.state.strength.tolist()
@@ -231,9 +231,9 @@ def test_group_grows_careful_when_refused_and_bold_again_when_accepted():
 
 
 def test_last_of_a_refused_group_becomes_a_decoy_until_one_is_accepted():
-    play = Members(ThreeDFed(group_size=3), members=5, serve=served("ignored"))
+    play = Members(ThreeDFed(group_size=3), attackers=5, serve=served("ignored"))
     for _ in range(2):
-        longest = [float(play.upload(member).abs().max()) for member in range(5)]
+        longest = [float(play.upload(attacker_index).abs().max()) for attacker_index in range(5)]
     benign = float(play.table.gradients[:5].norm(dim=1).median())
     decoys = [value > 5 * benign for value in longest]
     # Members 2 and 4 are the last of their groups; the noise of the others has shrunk by now.
@@ -243,14 +243,14 @@ def test_last_of_a_refused_group_becomes_a_decoy_until_one_is_accepted():
     play.upload(2)
     assert torch.equal(play.state.turns, turns)  # a decoy carries no noise
     play.serve = served("applied")
-    for member in (0, 1, 0, 1):
-        play.upload(member)
+    for attacker_index in (0, 1, 0, 1):
+        play.upload(attacker_index)
     play.upload(2)
     assert int(play.state.turns[0]) == int(turns[0]) + 5
 
 
 def test_lone_member_is_no_decoy():
-    play = Members(ThreeDFed(), members=1, serve=served("ignored"))
+    play = Members(ThreeDFed(), attackers=1, serve=served("ignored"))
     for _ in range(4):
         update = play.upload(0)
     assert float(update.norm()) < 40 * float(play.table.gradients[0].norm())
@@ -265,9 +265,9 @@ def test_lone_member_is_no_decoy():
         lambda: ThreeDFed(group_size=0),
         lambda: ThreeDFed(masked_classes=0),
         lambda: ThreeDFed(mark=0.0),
-        lambda: ThreeDFed().init(scene(classes=0)),
-        lambda: ThreeDFed().init(scene(layout={"bias": (30,)})),
-        lambda: ThreeDFed().init(scene(layout={"weight": (3, 30)})),
+        lambda: ThreeDFed().init(context(classes=0)),
+        lambda: ThreeDFed().init(context(layout={"bias": (30,)})),
+        lambda: ThreeDFed().init(context(layout={"weight": (3, 30)})),
     ],
 )
 def test_setting_that_cannot_work_is_refused_before_training(make):

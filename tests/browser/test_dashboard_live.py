@@ -35,7 +35,7 @@ def wait_until(page, holds, seconds=120):
 def test_page_follows_a_run_names_the_attackers_and_survives_kill_and_resume(
     cli, serve, open_page, monkeypatch
 ):
-    monkeypatch.setattr("secureafl.digest.watch.QUIET_SECONDS", 3.0)
+    monkeypatch.setattr("secureafl.runs.watch.QUIET_SECONDS", 3.0)
     (cli.folder / "runs").mkdir()
     page = open_page(serve(cli.folder / "runs"))
     page.get_by_text("No run here yet").wait_for()

@@ -6,11 +6,11 @@ from rich.console import Console
 from secureafl.cli import sweep_progress
 from secureafl.cli.sweep_progress import Count, SweepBars, SweepLines
 from secureafl.sweep.cells import Update
-from secureafl.sweep.tally import Standing
+from secureafl.sweep.tally import RunProgress
 
 
 def news(cell, state, round=0):
-    return Update(cell, Standing(round=round, metrics={"ter": 0.25}), state)
+    return Update(cell, RunProgress(round=round, metrics={"ter": 0.25}), state)
 
 
 @pytest.fixture

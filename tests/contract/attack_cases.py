@@ -3,11 +3,18 @@
 from collections.abc import Mapping
 
 import torch
-from contract.cases import trusted_for
+from contract.cases import root_data_for
 
 from secureafl.core.server import Server, Upload
 from secureafl.core.trees import name_tensors
-from secureafl.core.types import Arrival, AttackerView, Insight, Scene, ServerView, Trained
+from secureafl.core.types import (
+    Arrival,
+    AttackContext,
+    AttackerView,
+    ClientGradients,
+    ServerSnapshot,
+    ServerView,
+)
 from secureafl.defenses import SecureAfl
 
 CLIENTS, CLASSES, RATE = 6, 10, 0.05
@@ -19,8 +26,8 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def scene(seed=0, classes=CLASSES, malicious=3):
-    return Scene(
+def context(seed=0, classes=CLASSES, malicious=3):
+    return AttackContext(
         num_clients=CLIENTS,
         num_malicious=malicious,
         num_classes=classes,
@@ -42,15 +49,15 @@ class Play:
         random = torch.randn(2 + CLIENTS, DIM, generator=generator(7), dtype=dtype)
         weights, self.hessian, self.centres = random[0], 0.5 + random[1].abs(), random[2:]
         defense = defense or SecureAfl()
-        trusted = trusted_for(defense, self.hessian, self.centres)
+        trusted = root_data_for(defense, self.hessian, self.centres)
         self.server = Server(defense, CLIENTS, RATE, trusted)
         self.server_state = self.server.start(weights)
         self.models = [weights]
         self.malicious = torch.arange(CLIENTS) >= CLIENTS - malicious
-        self.table = Trained(
+        self.table = ClientGradients(
             torch.zeros(CLIENTS, DIM, dtype=dtype), torch.zeros_like(self.malicious), self.malicious
         )
-        self.state = attack.init(scene(classes=classes, malicious=malicious))
+        self.state = attack.init(context(classes=classes, malicious=malicious))
 
     def uploads(self, count):
         """What malicious clients upload in the next rounds."""
@@ -90,15 +97,17 @@ class Play:
 
     def view(self, client):
         now, knows = self.server_state.round, self.attack.knows
-        whole = ServerView(torch.tensor(now), self.server_state.weights, RATE, self.server.trusted)
+        whole = ServerView(
+            torch.tensor(now), self.server_state.weights, RATE, self.server.root_data
+        )
         return AttackerView(
             round=now,
-            member=int(self.malicious[:client].sum()),
+            attacker_index=int(self.malicious[:client].sum()),
             learning_rate=RATE,
             generator=generator(100 + now),
             train=lambda weights, k: self.gradient(client, weights, 10_000 + 100 * now + k),
-            trained=None if knows == "own" else self.table,
-            insight=Insight(self.server.defense, self.server_state.defense, whole)
+            clients=None if knows == "own" else self.table,
+            snapshot=ServerSnapshot(self.server.defense, self.server_state.defense, whole)
             if knows == "defense"
             else None,
         )
@@ -106,8 +115,8 @@ class Play:
 
 def visible(seen) -> Mapping[str, torch.Tensor]:
     """All tensors of a view, by name."""
-    found = name_tensors(seen.trained or (), "table")
-    if seen.insight:
-        found |= name_tensors(seen.insight.state, "defense")
-        found["weights"] = seen.insight.server.weights
+    found = name_tensors(seen.clients or (), "table")
+    if seen.snapshot:
+        found |= name_tensors(seen.snapshot.state, "defense")
+        found["weights"] = seen.snapshot.server.weights
     return found

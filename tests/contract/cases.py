@@ -65,7 +65,7 @@ ALIKE = {Aflguard: {"arrivals": 20}, Kardam: {"spread": 0.0}}
 
 
 class HonestQuadratic:
-    """Trusted samples of the clients' own kind: one of each client's, labels taking turns.
+    """RootData samples of the clients' own kind: one of each client's, labels taking turns.
 
     A sample's own class gains as the model comes near that client's centre.
     """
@@ -83,9 +83,9 @@ class HonestQuadratic:
         return torch.where(own, 3 - losses[:, None], 0)
 
 
-def trusted_for(defense, hessian, centres):
+def root_data_for(defense, hessian, centres):
     """What the server needs of it."""
-    return HonestQuadratic(hessian, centres) if has_trait(defense, "needs_trusted") else None
+    return HonestQuadratic(hessian, centres) if has_trait(defense, "needs_root_data") else None
 
 
 class Driver:
@@ -96,7 +96,7 @@ class Driver:
         rng = np.random.default_rng(seed)
         self.centres = torch.from_numpy(1 + spread * rng.normal(size=(CLIENTS, DIM))).to(dtype)
         self.hessian = torch.from_numpy(rng.uniform(0.5, 2, DIM)).to(dtype)
-        trusted = trusted_for(defense, self.hessian, self.centres)
+        trusted = root_data_for(defense, self.hessian, self.centres)
         self.server = Server(defense, CLIENTS, RATE, trusted)
         self.state = self.server.start(torch.from_numpy(rng.normal(size=DIM)).to(dtype))
         self.models = [(0, self.state.weights)]  # (version, weights) after each arrival

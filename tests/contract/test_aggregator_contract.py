@@ -90,7 +90,7 @@ def test_aggregate_lies_among_the_rows_present_and_keeps_the_dtype(name, dtype, 
     assert found.dtype == dtype
     assert found.shape == (DIM,)
     counted = values[present]
-    if name in ("centred_clipping", "sign_guard"):  # they shorten updates
+    if name in ("centred_clipping", "sign_guard"):  # they clip_to_median_norm updates
         counted = torch.cat([counted, torch.zeros(1, DIM, dtype=dtype)])
     low, high = counted.amin(dim=0), counted.amax(dim=0)
     slack = 1e-5 * (1 + high - low)

@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 import safetensors.torch
 import torch
-from contract.attack_cases import CLASSES, DIM, Play, generator, scene
+from contract.attack_cases import CLASSES, DIM, Play, context, generator
 
 from secureafl.attacks import ATTACKS
 from secureafl.core.errors import ConfigError
@@ -38,8 +38,8 @@ def poisoned_batches(attack, state):
     return [x for m in range(MEMBERS) for x in attack.poison_batch(state, *batch(), number(m))]
 
 
-def number(member):
-    return torch.tensor(member)
+def number(attacker_index):
+    return torch.tensor(attacker_index)
 
 
 @for_every_attack
@@ -52,11 +52,11 @@ def test_entry_is_an_attack_that_says_what_it_knows(kind):
 
 @for_every_attack
 @pytest.mark.parametrize("size", [1, 2, 5, 32])
-@pytest.mark.parametrize("member", range(MEMBERS))
-def test_poisoned_batch_keeps_shapes_and_types(kind, size, member):
+@pytest.mark.parametrize("attacker_index", range(MEMBERS))
+def test_poisoned_batch_keeps_shapes_and_types(kind, size, attacker_index):
     attack = ATTACKS[kind]()
     inputs, labels = batch(size)
-    found = attack.poison_batch(attack.init(scene()), inputs, labels, number(member))
+    found = attack.poison_batch(attack.init(context()), inputs, labels, number(attacker_index))
     for new, old in zip(found, (inputs, labels), strict=True):
         assert new.shape == old.shape
         assert new.dtype == old.dtype
@@ -69,7 +69,7 @@ def test_clean_batch_is_not_modified(kind):
     attack = ATTACKS[kind]()
     inputs, labels = batch()
     copies = inputs.clone(), labels.clone()
-    attack.poison_batch(attack.init(scene()), inputs, labels, number(1))
+    attack.poison_batch(attack.init(context()), inputs, labels, number(1))
     assert same((inputs, labels), copies)
 
 
@@ -84,7 +84,7 @@ def on_meta(tree):
 def test_poisoning_a_batch_never_looks_at_a_number(kind):
     # On "meta" tensors have no values, so reading one raises: what a recorded gradient needs.
     attack = ATTACKS[kind]()
-    state, given = on_meta(attack.init(scene())), on_meta((*batch(), number(0)))
+    state, given = on_meta(attack.init(context())), on_meta((*batch(), number(0)))
     inputs, labels = attack.poison_batch(state, *given)
     assert inputs.device.type == labels.device.type == "meta"
 
@@ -176,7 +176,7 @@ def test_state_survives_safetensors_and_goes_on_with_the_same_bits(kind, dtype):
     twin.uploads(ROUNDS // 2)
     saved = safetensors.torch.save(name_tensors(play.state, "attack"))
     # Another seed: whatever is not in the saved tensors would differ.
-    blank = attack.init(scene(seed=99))
+    blank = attack.init(context(seed=99))
     twin.state = rebuild(blank, "attack", safetensors.torch.load(saved))
     assert same(*(poisoned_batches(attack, p.state) for p in (play, twin)))
     assert same(play.uploads(ROUNDS), twin.uploads(ROUNDS))
@@ -221,7 +221,7 @@ def test_preset_changes_the_settings_it_names_and_no_others(kind, preset):
 @pytest.mark.parametrize("kind", backdoors)
 def test_stamp_leaves_the_clean_image_alone_and_can_be_repeated(kind):
     attack = ATTACKS[kind]()
-    state, (inputs, _) = attack.init(scene()), batch()
+    state, (inputs, _) = attack.init(context()), batch()
     copy = inputs.clone()
     once = attack.stamp(state, inputs)
     assert torch.equal(inputs, copy)

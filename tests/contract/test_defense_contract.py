@@ -12,8 +12,8 @@ from contract.cases import (
     ENOUGH,
     RATE,
     Driver,
+    root_data_for,
     same_decision,
-    trusted_for,
 )
 from contract.every import for_both_dtypes, for_every_defense, with_every_kernel
 from hypothesis import example, given, settings
@@ -164,7 +164,7 @@ def test_step_never_looks_at_a_number_and_keeps_its_shapes(defense):
     shapes = [(t.shape, t.dtype) for t in name_tensors(state, "state").values()]
     number = torch.zeros((), dtype=torch.int64, device="meta")
     arrival = Arrival(number, number, torch.zeros_like(weights), torch.zeros_like(weights))
-    trusted = trusted_for(defense, weights, weights.expand(CLIENTS, DIM))
+    trusted = root_data_for(defense, weights, weights.expand(CLIENTS, DIM))
     decision, after = defense.step(state, arrival, ServerView(number, weights, RATE, trusted))
     assert decision.direction.shape == (DIM,)
     assert [(t.shape, t.dtype) for t in name_tensors(after, "state").values()] == shapes

@@ -4,7 +4,7 @@ import torch
 from contract.cases import CLIENTS, DIM, Driver
 from contract.every import for_every_defense, with_every_kernel
 
-from secureafl.core.members import forget
+from secureafl.core.inactivity import forget
 from secureafl.core.trees import name_tensors
 from secureafl.defenses import SecureAfl
 

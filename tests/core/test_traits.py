@@ -11,7 +11,7 @@ from secureafl.defenses import DEFENSES, AsyncSgd, Kardam
 
 @dataclass(frozen=True)
 class Rule:
-    needs_trusted = True
+    needs_root_data = True
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Outer:
 
 
 def test_what_is_not_stated_is_false():
-    assert not has_trait(AsyncSgd(), "needs_trusted")
+    assert not has_trait(AsyncSgd(), "needs_root_data")
     assert not has_trait(7, "buffering")
     assert not has_trait(Outer(), "buffering")
 
@@ -32,23 +32,25 @@ def test_what_is_not_stated_is_false():
 def test_trait_is_no_setting_and_is_inherited_by_what_uses_the_part():
     assert has_trait(Kardam(), "needs_malicious")
     assert "needs_malicious" not in Kardam().__dict__
-    assert has_trait(Outer(), "needs_trusted")
-    assert not has_trait(Outer(rule=AsyncSgd()), "needs_trusted")
+    assert has_trait(Outer(), "needs_root_data")
+    assert not has_trait(Outer(rule=AsyncSgd()), "needs_root_data")
 
 
 def test_each_built_in_defence_states_what_it_needs():
     stated = {
-        kind: [t for t in ("needs_trusted", "needs_malicious", "buffering") if has_trait(cls(), t)]
+        kind: [
+            t for t in ("needs_root_data", "needs_malicious", "buffering") if has_trait(cls(), t)
+        ]
         for kind, cls in DEFENSES.items()
     }
     assert {kind: traits for kind, traits in stated.items() if traits} == {
-        "aflguard": ["needs_trusted"],
+        "aflguard": ["needs_root_data"],
         "basgd": ["needs_malicious", "buffering"],
         "catalyst": ["needs_malicious", "buffering"],
         "fed_buff": ["buffering"],
         "kardam": ["needs_malicious"],
-        "sageflow": ["needs_trusted"],
-        "zeno_pp": ["needs_trusted"],
+        "sageflow": ["needs_root_data"],
+        "zeno_pp": ["needs_root_data"],
     }
 
 
@@ -56,7 +58,7 @@ def test_each_built_in_defence_states_what_it_needs():
 def test_server_without_trusted_samples_is_refused_before_the_first_arrival(kind):
     server = Server(DEFENSES[kind](), 5, 0.05)
     with pytest.raises(
-        ConfigError, match=r"needs trusted samples: give Server\(..., trusted=...\)"
+        ConfigError, match=r"needs trusted samples: give Server\(..., root_data=...\)"
     ):
         server.start(torch.zeros(3))
 

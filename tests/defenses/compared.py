@@ -50,7 +50,7 @@ AGGREGATORS = {
 
 
 class Options(NamedTuple):
-    """A choice of every setting, for both sides."""
+    """A selection of every setting, for both sides."""
 
     estimator: str = "lbfgs"
     aggregator: str = "median"

@@ -9,26 +9,26 @@ from reference import secure_afl_hardened as oracle
 from secureafl.core.errors import ConfigError
 from secureafl.core.server import Server, Upload
 from secureafl.core.trust import (
-    bending,
-    constant,
-    no_bends,
-    no_constancy,
-    standing,
-    with_bend,
-    with_length,
+    consistency_weights,
+    curvature_weights,
+    no_consistency,
+    no_curvature,
+    similarity_weights,
+    update_consistency,
+    update_curvature,
 )
 from secureafl.defenses import SecureAflHardened
 
 DEFAULTS = {
     "clip_norm": 50.0,
-    "shorten": True,
-    "word_memory": 0.5,
-    "record_memory": 0.95,
-    "fading": 0.8,
-    "crowding": 4.0,
-    "approval": 4.0,
-    "constancy": True,
-    "bending": True,
+    "clip_to_median_norm": True,
+    "short_momentum": 0.5,
+    "long_momentum": 0.95,
+    "arrival_decay": 0.8,
+    "similarity_penalty": 4.0,
+    "disagreement_penalty": 4.0,
+    "consistency": True,
+    "curvature": True,
 }
 
 
@@ -50,14 +50,14 @@ def test_the_oracle_is_given_the_defaults():
         {},
         optional={
             "clip_norm": st.just(0.3),
-            "shorten": st.just(False),
-            "word_memory": st.just(0.0),
-            "record_memory": st.sampled_from([0.0, 0.5]),
-            "fading": st.sampled_from([0.3, 1.0]),
-            "crowding": st.sampled_from([0.0, 1.0]),
-            "approval": st.sampled_from([0.0, 1.0]),
-            "constancy": st.just(False),
-            "bending": st.just(False),
+            "clip_to_median_norm": st.just(False),
+            "short_momentum": st.just(0.0),
+            "long_momentum": st.sampled_from([0.0, 0.5]),
+            "arrival_decay": st.sampled_from([0.3, 1.0]),
+            "similarity_penalty": st.sampled_from([0.0, 1.0]),
+            "disagreement_penalty": st.sampled_from([0.0, 1.0]),
+            "consistency": st.just(False),
+            "curvature": st.just(False),
         },
     ),
 )
@@ -73,9 +73,14 @@ def clients_of_kinds(kinds, each, noise, rng, dim=200):
     return rows + noise * rng.normal(size=rows.shape)
 
 
-def weights_of(rows, crowding=4.0, approval=4.0):
+def weights_of(rows, similarity_penalty=4.0, disagreement_penalty=4.0):
     rows = torch.from_numpy(rows)
-    return standing(rows @ rows.T, torch.ones(len(rows), dtype=torch.bool), crowding, approval)
+    return similarity_weights(
+        rows @ rows.T,
+        torch.ones(len(rows), dtype=torch.bool),
+        similarity_penalty,
+        disagreement_penalty,
+    )
 
 
 @pytest.mark.parametrize("liars", [10, 26])
@@ -116,35 +121,35 @@ def test_alike_clients_weigh_the_same():
 
 
 def test_a_loss_that_bends_downwards_is_not_trusted_and_noise_neither():
-    bends, rng = no_bends(9, torch.device("cpu")), np.random.default_rng(4)
+    curvature, rng = no_curvature(9, torch.device("cpu")), np.random.default_rng(4)
     usual = np.array([0.3] * 6 + [-0.2, 0.0, 0.25])
     for client, mean in enumerate(usual):
         for value in mean + 0.05 * rng.normal(size=30):
             args = torch.tensor(client), torch.tensor(value, dtype=torch.float64)
-            bends = with_bend(bends, *args, torch.tensor(True), 0.95)
-    weights = bending(bends, 0.95, torch.ones(9, dtype=torch.bool))
+            curvature = update_curvature(curvature, *args, torch.tensor(True), 0.95)
+    weights = curvature_weights(curvature, 0.95, torch.ones(9, dtype=torch.bool))
     assert weights[:6].min() > 0.9
     assert weights[6:8].tolist() == [0, 0]
     assert weights[8] > 0.9
 
 
 def test_nobody_is_judged_by_bends_that_are_usual_downwards():
-    bends = no_bends(5, torch.device("cpu"))
+    curvature = no_curvature(5, torch.device("cpu"))
     for client in [0, 1, 2, 3, 4] * 4:
         bend = torch.tensor(-0.3 if client else 0.5, dtype=torch.float64)
-        bends = with_bend(bends, torch.tensor(client), bend, torch.tensor(True), 0.9)
-    assert bending(bends, 0.9, torch.ones(5, dtype=torch.bool)).tolist() == [1] * 5
+        curvature = update_curvature(curvature, torch.tensor(client), bend, torch.tensor(True), 0.9)
+    assert curvature_weights(curvature, 0.9, torch.ones(5, dtype=torch.bool)).tolist() == [1] * 5
 
 
 def records_of(uploads, memory=0.95):
-    """What is left of clients' uploads (client, upload, dimension), and their constancy."""
-    told = no_constancy(len(uploads), torch.device("cpu"))
+    """What is left of clients' uploads (client, upload, dimension), and their consistency."""
+    told = no_consistency(len(uploads), torch.device("cpu"))
     records = uploads[:, 0].copy()
     for k, own in enumerate(uploads):
         for number, upload in enumerate(own):
             heard = torch.tensor(number > 0)
             squared = torch.tensor(upload @ upload)
-            with_length(told, torch.tensor(k), heard, squared, memory)
+            update_consistency(told, torch.tensor(k), heard, squared, memory)
             if number:
                 records[k] = memory * records[k] + (1 - memory) * upload
     return told, torch.from_numpy((records**2).sum(axis=1))
@@ -156,16 +161,16 @@ def test_who_says_something_else_every_time_says_nothing(liars):
     uploads = rng.normal(size=(20, 40, 3000))
     uploads[liars:] += 0.5 * rng.normal(size=(20 - liars, 1, 3000))  # a fifth of it is constant
     told, squared = records_of(uploads)
-    weights = constant(told, squared, torch.ones(20, dtype=torch.bool))
+    weights = consistency_weights(told, squared, torch.ones(20, dtype=torch.bool))
     assert weights.tolist() == [0] * liars + [1] * (20 - liars)
 
 
 def test_nobody_is_judged_by_what_it_says_if_all_make_noise_or_few_have_spoken():
     everybody = torch.ones(20, dtype=torch.bool)
     uploads = np.random.default_rng(7).normal(size=(20, 40, 3000))
-    assert constant(*records_of(uploads), everybody).tolist() == [1] * 20
+    assert consistency_weights(*records_of(uploads), everybody).tolist() == [1] * 20
     uploads[5:] += 1
-    assert constant(*records_of(uploads[:, :5]), everybody).tolist() == [1] * 20
+    assert consistency_weights(*records_of(uploads[:, :5]), everybody).tolist() == [1] * 20
 
 
 def trained_away(defense, lie, rounds=300):
@@ -196,8 +201,13 @@ LIES = {
 
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
 def test_two_fifths_of_liars_do_not_steer_the_model(lie):
-    nothing = {"crowding": 0.0, "approval": 0.0, "constancy": False, "bending": False}
-    trusting = SecureAflHardened(shorten=False, **nothing)
+    nothing = {
+        "similarity_penalty": 0.0,
+        "disagreement_penalty": 0.0,
+        "consistency": False,
+        "curvature": False,
+    }
+    trusting = SecureAflHardened(clip_to_median_norm=False, **nothing)
     assert not trained_away(trusting, lie) < 2 * trained_away(SecureAflHardened(), lie)
 
 
@@ -209,7 +219,12 @@ def test_the_first_steps_are_short():
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("clip_norm", 0), ("word_memory", 1.0), ("record_memory", -0.1), ("crowding", -1.0)],
+    [
+        ("clip_norm", 0),
+        ("short_momentum", 1.0),
+        ("long_momentum", -0.1),
+        ("similarity_penalty", -1.0),
+    ],
 )
 def test_settings_out_of_range_are_refused(name, value):
     with pytest.raises(ConfigError, match=name):

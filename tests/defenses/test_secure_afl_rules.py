@@ -18,7 +18,7 @@ CLIENTS, DIM, RATE = 6, 4, 0.05
 
 
 class TowardsOne:
-    """Trusted samples whose gradient tells which model it was taken at."""
+    """RootData samples whose gradient tells which model it was taken at."""
 
     labels = torch.zeros(1, dtype=torch.int64)
 
@@ -35,7 +35,7 @@ def uploads(count):
     return [(int(rng.integers(CLIENTS)), 0.3 - rng.normal(size=DIM)) for _ in range(count)]
 
 
-def compare(aggregator, trusted, rule):
+def secant_products(aggregator, trusted, rule):
     """Run both servers side by side; `rule` makes the oracle's aggregate from rows and model."""
     defense = SecureAfl(filter=False, estimator=LastUpdate(), aggregator=aggregator)
     server = Server(defense, CLIENTS, RATE, trusted)
@@ -55,11 +55,11 @@ def compare(aggregator, trusted, rule):
 
 
 def test_fltrust_is_given_the_trusted_gradient_at_the_current_model():
-    compare(FlTrust(), TowardsOne(), lambda rows, weights: fltrust(rows, weights - 1))
+    secant_products(FlTrust(), TowardsOne(), lambda rows, weights: fltrust(rows, weights - 1))
 
 
 def test_rule_that_needs_no_trusted_samples_does_without():
-    compare(GeometricMedian(), None, lambda rows, _: geometric_median(rows, 8, 1e-6))
+    secant_products(GeometricMedian(), None, lambda rows, _: geometric_median(rows, 8, 1e-6))
 
 
 def first_arrival(defense):
@@ -75,7 +75,7 @@ def test_fltrust_without_trusted_samples_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("rule", "needs_trusted", "on_host"),
+    ("rule", "needs_root_data", "on_host"),
     [
         (Median(), False, False),
         (Krum(), False, False),
@@ -85,7 +85,7 @@ def test_fltrust_without_trusted_samples_is_refused():
         (Bucketing(Bucketing(Rflbat())), False, True),
     ],
 )
-def test_defence_says_what_its_rule_asks_for(rule, needs_trusted, on_host):
+def test_defence_says_what_its_rule_asks_for(rule, needs_root_data, on_host):
     defense = SecureAfl(aggregator=rule)
-    assert has_trait(defense, "needs_trusted") is needs_trusted
+    assert has_trait(defense, "needs_root_data") is needs_root_data
     assert has_trait(defense, "on_host") is on_host

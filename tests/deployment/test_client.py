@@ -11,19 +11,21 @@ import pytest
 from simulation.small import tiny
 
 from secureafl.core.errors import ConfigError
-from secureafl.deployment.join import Member
+from secureafl.deployment.join import ClientService
 from secureafl.deployment.keys import make_certificates, make_key, register, revoke
 from secureafl.deployment.processes import split_address
 from secureafl.deployment.serve import make_address
-from secureafl.deployment.trainer import Conduct, Trainer
-from secureafl.deployment.worker import Job, Work, ask, conduct_from
+from secureafl.deployment.trainer import ClientOptions, Trainer
+from secureafl.deployment.worker import Job, Work, ask, options_from
 from secureafl.experiment import write_experiment
 
 WEIGHTS = np.linspace(-0.1, 0.1, 111).astype(np.float32)
 
 
-def trained(conduct=None, client=0, version=0, **changes):
-    return Trainer(tiny(**changes), conduct or Conduct()).train(WEIGHTS, client, version)
+def trained(client_options=None, client=0, version=0, **changes):
+    return Trainer(tiny(**changes), client_options or ClientOptions()).train(
+        WEIGHTS, client, version
+    )
 
 
 def test_same_request_is_answered_alike_and_others_differently():
@@ -34,8 +36,8 @@ def test_same_request_is_answered_alike_and_others_differently():
 
 
 def test_attacker_of_a_test_plays_and_says_so():
-    conduct = conduct_from({"attack": {"kind": "sign_flip", "factor": 3.0}})
-    bad, good = trained(conduct, malicious=0), trained(malicious=0)
+    client_options = options_from({"attack": {"kind": "sign_flip", "factor": 3.0}})
+    bad, good = trained(client_options, malicious=0), trained(malicious=0)
     np.testing.assert_allclose(bad.update, -3 * good.update, rtol=1e-6)
     assert (bad.attack, good.attack) == ("sign_flip", "")
 
@@ -47,13 +49,13 @@ def test_in_the_simulation_engine_the_experiments_own_attackers_play():
 
 def test_attack_that_must_see_others_is_refused():
     with pytest.raises(ConfigError, match="more than its own data"):
-        trained(conduct_from({"attack": "min_max"}))
+        trained(options_from({"attack": "min_max"}))
 
 
 def test_update_is_cut_before_it_leaves_if_the_client_insists():
     length = np.linalg.norm(trained().update)
-    conduct = conduct_from({"privacy": {"clip": float(length / 2), "unit": "upload"}})
-    np.testing.assert_allclose(trained(conduct).update, trained().update / 2, rtol=1e-5)
+    client_options = options_from({"privacy": {"clip": float(length / 2), "unit": "upload"}})
+    np.testing.assert_allclose(trained(client_options).update, trained().update / 2, rtol=1e-5)
 
 
 def test_experiment_may_ask_for_privacy_and_its_noise_is_never_the_same():
@@ -65,25 +67,25 @@ def test_experiment_may_ask_for_privacy_and_its_noise_is_never_the_same():
 
 def test_attackers_are_not_private():
     privacy = {"clip": 1.0, "noise": 0.5, "unit": "upload"}
-    conduct = conduct_from({"attack": "sign_flip", "privacy": privacy})
-    np.testing.assert_array_equal(trained(conduct).update, trained(conduct).update)
+    client_options = options_from({"attack": "sign_flip", "privacy": privacy})
+    np.testing.assert_array_equal(trained(client_options).update, trained(client_options).update)
 
 
 def test_folder_that_is_not_there_is_named():
     with pytest.raises(ConfigError, match="no such folder"):
-        trained(Conduct(data="/nowhere"))
+        trained(ClientOptions(data="/nowhere"))
 
 
 def test_task_without_a_folder_cannot_read_one(tmp_path):
     with pytest.raises(ConfigError, match="reads no folder"):
-        trained(Conduct(data=str(tmp_path)))
+        trained(ClientOptions(data=str(tmp_path)))
 
 
 def test_worker_answers_over_its_socket_and_survives_nonsense(tmp_path):
     place = tmp_path / "w.sock"
     code = f"import sys; sys.path[:0] = {sys.path!r}; from pathlib import Path; " + (
         "from secureafl.deployment import worker; "
-        f"worker.serve(Path({str(place)!r}), worker.conduct_from({{}}))"
+        f"worker.serve(Path({str(place)!r}), worker.options_from({{}}))"
     )
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE) as process:
         try:
@@ -109,7 +111,7 @@ def test_client_app_needs_no_torch():
 
 
 def test_one_data_set_at_a_time_is_kept():
-    work = Work(conduct_from({}))
+    work = Work(options_from({}))
     for seed in range(3):
         work.do(Job(write_experiment(tiny(seed=seed)), 0, 0), WEIGHTS)
     assert len(work._trainers) == 1
@@ -150,7 +152,7 @@ def test_off_loopback_neither_side_starts_unprotected(address, tmp_path):
     with pytest.raises(ConfigError, match="--insecure"):
         make_address(address, None, False)
     with pytest.raises(ConfigError, match="--insecure"):
-        Member(address, {}, None, None, False)
+        ClientService(address, {}, None, None, False)
     assert make_address(address, None, True).host == "0.0.0.0"
     assert make_address("127.0.0.1:8000", None, False).host == "127.0.0.1"
 
@@ -158,7 +160,7 @@ def test_off_loopback_neither_side_starts_unprotected(address, tmp_path):
 def test_key_without_tls_is_refused(tmp_path):
     make_key(tmp_path / "alice")
     with pytest.raises(ConfigError, match="--ca"):
-        Member("127.0.0.1:8000", {}, None, tmp_path / "alice", False)
+        ClientService("127.0.0.1:8000", {}, None, tmp_path / "alice", False)
 
 
 @pytest.mark.parametrize("address", ["", "8000", "host:", "host:0", "host:99999", "host:x"])

@@ -16,8 +16,8 @@ from secureafl.deployment.logs import Log
 from secureafl.deployment.messages import REFUSALS
 from secureafl.deployment.options import Options
 from secureafl.deployment.server_app import Conversation
-from secureafl.deployment.worker import Job, Work, conduct_from
-from secureafl.results import read_events
+from secureafl.deployment.worker import Job, Work, options_from
+from secureafl.runs.folder import read_events
 
 
 class Clock:
@@ -40,11 +40,11 @@ class Clock:
 def clock(monkeypatch):
     made = Clock()
     monkeypatch.setattr(server_app, "time", made)
-    monkeypatch.setattr("secureafl.simulation.recording._commit", lambda: None)
+    monkeypatch.setattr("secureafl.simulation.run._commit", lambda: None)
     return made
 
 
-WORK = Work(conduct_from({}))
+WORK = Work(options_from({}))
 
 
 def honest(message):
@@ -104,7 +104,7 @@ def test_hostile_node_is_refused_slowed_down_and_nobody_else_is_harmed(tmp_path,
     server = Server(tmp_path, nodes, clock)
     events = server.run()
     bad = [event for event in events if event.reason in REFUSALS]
-    slot = server.coordinator.members.slot(7)
+    slot = server.coordinator.slots.slot(7)
     assert {event.client for event in bad} == {slot}
     assert 2 <= len(bad) <= 6  # each failure doubles the pause
     assert np.isfinite(server.coordinator.weights.numpy()).all()
@@ -195,7 +195,7 @@ def test_late_joiner_gets_a_slot_and_a_returning_node_its_own(tmp_path, clock):
     server.turns(10)
     server.grid.nodes |= {5: honest, 7: honest}
     server.run()
-    slots = [server.coordinator.members.slot(node) for node in (5, 6, 7)]
+    slots = [server.coordinator.slots.slot(node) for node in (5, 6, 7)]
     assert slots == [0, 1, 2]
 
 
@@ -208,7 +208,7 @@ def test_slot_of_a_forgotten_client_goes_to_a_new_one_whose_first_upload_is_a_fi
     server.grid.leave(5)
     server.grid.nodes[7] = honest
     server.turns(60)
-    slot, now = server.coordinator.members.slot(7), server.coordinator.round
+    slot, now = server.coordinator.slots.slot(7), server.coordinator.round
     events = server.run()
     assert slot == 0
     firsts = [e.round for e in events if e.client == 0 and e.scores["lipschitz"] is None]

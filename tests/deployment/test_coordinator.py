@@ -16,9 +16,9 @@ from secureafl.deployment import coordinator as module
 from secureafl.deployment.coordinator import Coordinator
 from secureafl.deployment.messages import Answer
 from secureafl.deployment.replay import Replay
-from secureafl.deployment.trainer import Conduct, Trainer
+from secureafl.deployment.trainer import ClientOptions, Trainer
 from secureafl.report.page import write_report
-from secureafl.results import EVENTS, read_json
+from secureafl.runs.folder import EVENTS, read_json
 
 EXPERIMENT = tiny(
     clients=4, rounds=9, attack={"kind": "sign_flip", "factor": 10.0}, malicious=1, forget_after=4
@@ -27,7 +27,7 @@ EXPERIMENT = tiny(
 
 @pytest.fixture(autouse=True)
 def _no_git(monkeypatch):
-    monkeypatch.setattr("secureafl.simulation.recording._commit", lambda: None)
+    monkeypatch.setattr("secureafl.simulation.run._commit", lambda: None)
 
 
 def begun(experiment, path):
@@ -58,7 +58,7 @@ class Clients:
     """Four of them, each with a model it was lent; who answers when is always the same."""
 
     def __init__(self, experiment, seed=0):
-        self.trainer, self.rng = Trainer(experiment, Conduct()), np.random.default_rng(seed)
+        self.trainer, self.rng = Trainer(experiment, ClientOptions()), np.random.default_rng(seed)
         self.lent, self.number = {}, 0
 
     def turn(self, server):
@@ -210,7 +210,7 @@ def test_trained_model_out_of_reach_is_refused(tmp_path):
 
 def test_claims_about_samples_are_not_believed():
     with pytest.raises(ConfigError, match="only clients could say"):
-        Coordinator(tiny(weights="samples"))
+        Coordinator(tiny(client_weighting="samples"))
 
 
 def test_folder_of_another_experiment_is_refused(tmp_path):

@@ -17,9 +17,9 @@ from flwr.supercore.run import Run
 from flwr.superlink.grid import HttpGrid
 
 from secureafl.deployment.inbox import Inbox, put_together
-from secureafl.deployment.messages import FAILED, Answer, Form
+from secureafl.deployment.messages import FAILED, Answer, UploadSchema
 
-FORM = Form(LAYOUT)
+FORM = UploadSchema(LAYOUT)
 
 
 def pieces_of(seed=0):

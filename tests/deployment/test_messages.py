@@ -8,9 +8,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secureafl.deployment.messages import REFUSALS, Answer, Form
+from secureafl.deployment.messages import REFUSALS, Answer, UploadSchema
 
-FORM = Form(LAYOUT)
+FORM = UploadSchema(LAYOUT)
 
 
 @pytest.mark.parametrize("kind", ["update", "arrays"])
@@ -99,5 +99,5 @@ def test_arbitrary_bytes_never_raise(data, dtype, kind):
 
 
 def test_room_for_an_answer_is_a_little_more_than_its_numbers():
-    form = Form({"w": (1000, 1000)})
+    form = UploadSchema({"w": (1000, 1000)})
     assert 4_000_000 < form.most_bytes < 4_200_000

@@ -32,7 +32,7 @@ def everything(case, cpu, rule=RULES["median"]):
     return {
         **name_tensors(step, "step"),
         **name_tensors(memory, "memory"),
-        **name_tensors(case.exchange(cpu), "exchanged"),
+        **name_tensors(case.store_upload(cpu), "exchanged"),
         "differences": case.differences(cpu),
     }
 
@@ -210,12 +210,12 @@ from stepping import MEDIAN, Case, always_compiled, same_bits
 warnings.simplefilter("ignore")  # newer Pythons warn of forks with threads
 torch.set_num_threads(2)
 case = Case(0, 7, size=3000)
-choice = case.choice(MEDIAN)
+selection = case.selection(MEDIAN)
 memories = [case.memory(), case.memory()]  # before the fork: torch's own threads do not survive it
 
 
 def step(cpu, memory):
-    given = memory, case.arrival, case.entry, case.keep, case.weights, choice
+    given = memory, case.arrival, case.entry, case.keep, case.weights, selection
     return cpu.order_step(*given)[0]
 
 

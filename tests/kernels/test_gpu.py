@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from secureafl.core.quantile import no_history
-from secureafl.core.types import Arrival, Entry, Inner, News
+from secureafl.core.types import Arrival, Entry, Inner, SecantProducts
 from secureafl.kernels import reference
 from secureafl.kernels.memory import no_memory
-from secureafl.kernels.step import Choice, step_along
+from secureafl.kernels.step import Selection, step_along
+from secureafl.linalg.quantile import no_history
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -29,7 +29,7 @@ def filled(clients, pairs, size):
         parts = Entry(
             torch.arange(2 * pairs, device="cuda"), ("step", "change") * pairs, on_gpu(True)
         )
-        memory = reference.exchange(memory, arrival, parts, weights, on_gpu(True))
+        memory = reference.store_upload(memory, arrival, parts, weights, on_gpu(True))
     return memory, weights
 
 
@@ -53,15 +53,18 @@ def test_step_is_the_plain_one(gpu, clients, pairs, size, keep, entry):
         gradient, base = torch.randn(2, size, device="cuda")
         arrival = Arrival(on_gpu(clients // 2), on_gpu(0), gradient, base)
         places = Entry(on_gpu([pairs - 1, 2 * pairs - 1]), ("step", "change"), on_gpu(entry))
-        news, plain = gpu.meet(memory, arrival), reference.meet(memory, arrival)
-        assert bool(news.known) == bool(plain.known)
-        near(news[1:], plain[1:])
+        secant, plain = (
+            gpu.tiled_secant_products(memory, arrival),
+            reference.tiled_secant_products(memory, arrival),
+        )
+        assert bool(secant.known) == bool(plain.known)
+        near(secant[1:], plain[1:])
         for ranks in (
             ((count - 1) // 2, count // 2),
             (0 * count, count - 1),
             (count // 4, count // 2),
         ):
-            given = (arrival, places, on_gpu(keep), weights, Choice(shares, present, *ranks))
+            given = (arrival, places, on_gpu(keep), weights, Selection(shares, present, *ranks))
             step, after = gpu.order_step(copy(memory), *given)
             plain, expected = reference.order_step(copy(memory), *given)
             near(step, plain)
@@ -87,9 +90,9 @@ def test_filter_is_the_plain_one(gpu, window):
     for number in range(80):
         figures = torch.rand(4, dtype=torch.float64, device="cuda") * 4
         figures[0] = 0 if number % 17 == 0 else figures[0]
-        news = News(on_gpu(number % 9 != 0), *figures.round(decimals=number % 3))
-        found, one = gpu.judge(one, news, 1.0, 0.8)
-        expected, other = reference.judge(other, news, 1.0, 0.8)
+        secant = SecantProducts(on_gpu(number % 9 != 0), *figures.round(decimals=number % 3))
+        found, one = gpu.filter_update(one, secant, 1.0, 0.8)
+        expected, other = reference.filter_update(other, secant, 1.0, 0.8)
         for a, b in zip(found, expected, strict=True):
             torch.testing.assert_close(a, b, equal_nan=True)
     assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
@@ -103,7 +106,9 @@ def test_same_clients_are_heard(gpu, clients, heard):
     found = []
     for version in (gpu, reference):
         own = shares.double()
-        found.append([*version.hear(known, own, on_gpu(clients // 2), on_gpu(heard)), own])
+        found.append(
+            [*version.select_participants(known, own, on_gpu(clients // 2), on_gpu(heard)), own]
+        )
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 

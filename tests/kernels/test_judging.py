@@ -7,9 +7,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from reference.lipschitz_filter import LipschitzFilter
 
-from secureafl.core.quantile import no_history
-from secureafl.core.types import News
+from secureafl.core.types import SecantProducts
 from secureafl.kernels import reference
+from secureafl.linalg.quantile import no_history
 
 CPU = torch.device("cpu")
 
@@ -24,9 +24,9 @@ def version(request):
     return cpu
 
 
-def news(known, step, cross, change, squared):
+def secant(known, step, cross, change, squared):
     numbers = (torch.tensor(x, dtype=torch.float64) for x in (step, cross, change, squared))
-    return News(torch.tensor(known), *numbers)
+    return SecantProducts(torch.tensor(known), *numbers)
 
 
 # Of float32 vectors that the server takes: nothing between 0 and a square of the smallest.
@@ -44,8 +44,8 @@ uploads = st.lists(st.tuples(st.booleans(), squares, squares, squares), max_size
 def test_upload_is_judged_as_numpy_says(version, uploads, window, level, radius):
     history, oracle = no_history(window, CPU), LipschitzFilter(level, window)
     for known, step, change, squared in uploads:
-        judged, history = version.judge(
-            history, news(known, step, 0.0, change, squared), radius, level
+        judged, history = version.filter_update(
+            history, secant(known, step, 0.0, change, squared), radius, level
         )
         defined = known and step > 0
         if defined:
@@ -70,9 +70,9 @@ def test_both_versions_judge_alike(uploads, window):
     cpu = pytest.importorskip("secureafl.kernels.cpu")
     one, other = no_history(window, CPU), no_history(window, CPU)
     for known, step, change, squared in uploads:
-        upload = news(known, step, 0.0, change, squared)
-        found, one = cpu.judge(one, upload, 2.0, 0.8)
-        expected, other = reference.judge(other, upload, 2.0, 0.8)
+        upload = secant(known, step, 0.0, change, squared)
+        found, one = cpu.filter_update(one, upload, 2.0, 0.8)
+        expected, other = reference.filter_update(other, upload, 2.0, 0.8)
         assert bool(found.accepted) == bool(expected.accepted)
         for a, b in zip(found[1:], expected[1:], strict=True):
             torch.testing.assert_close(a, b, rtol=1e-15, atol=0, equal_nan=True)
@@ -80,7 +80,9 @@ def test_both_versions_judge_alike(uploads, window):
 
 
 def test_first_upload_of_norm_zero_is_taken_as_it_is(version):
-    judged, history = version.judge(no_history(0, CPU), news(False, 0.0, 0.0, 0.0, 0.0), 5.0, 0.8)
+    judged, history = version.filter_update(
+        no_history(0, CPU), secant(False, 0.0, 0.0, 0.0, 0.0), 5.0, 0.8
+    )
     assert judged.accepted
     assert float(judged.scale) == 1
     assert float(judged.threshold) == np.inf
@@ -89,14 +91,16 @@ def test_first_upload_of_norm_zero_is_taken_as_it_is(version):
 
 @pytest.mark.parametrize("radius", [1e200, 1e308])
 def test_radius_beyond_any_norm_clips_nothing(version, radius):
-    judged, _ = version.judge(no_history(0, CPU), news(False, 0.0, 0.0, 0.0, 1e36), radius, 0.8)
+    judged, _ = version.filter_update(
+        no_history(0, CPU), secant(False, 0.0, 0.0, 0.0, 1e36), radius, 0.8
+    )
     assert float(judged.scale) == 1
 
 
 def test_judging_modifies_no_number_of_the_upload(version):
-    upload = news(True, 1.0, 2.0, 3.0, 4.0)
+    upload = secant(True, 1.0, 2.0, 3.0, 4.0)
     copies = [number.clone() for number in upload]
-    version.judge(no_history(0, CPU), upload, 1.0, 0.8)
+    version.filter_update(no_history(0, CPU), upload, 1.0, 0.8)
     appended, client, keep = torch.zeros(2, dtype=torch.int64), torch.tensor(1), torch.tensor(True)
     version.place_pair(appended, client, upload, keep, 3, 1e-3)
     assert all(torch.equal(a, b) for a, b in zip(upload, copies, strict=True))
@@ -127,7 +131,7 @@ def test_pair_with_clear_curvature_gets_the_next_place_of_its_clients_ring(
 ):
     for before in range(2 * pairs + 1):
         appended = torch.tensor([7, before, 8])
-        upload = news(known, step, cross, 1.0, 1.0)
+        upload = secant(known, step, cross, 1.0, 1.0)
         places, found = version.place_pair(
             appended, torch.tensor(1), upload, torch.tensor(keep), pairs, bound
         )

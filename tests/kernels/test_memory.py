@@ -10,7 +10,12 @@ from secureafl.core.types import Arrival
 from secureafl.defenses import SecureAfl
 from secureafl.kernels import reference
 from secureafl.kernels.memory import no_memory
-from secureafl.kernels.operations import after_step, exchange, hear, meet
+from secureafl.kernels.operations import (
+    after_step,
+    select_participants,
+    store_upload,
+    tiled_secant_products,
+)
 from secureafl.kernels.step import step_along
 from secureafl.kernels.tiles import GRADIENT, WIDTH, read_client
 
@@ -63,14 +68,14 @@ def test_upload_is_compared_with_the_last_one_of_its_client(kernels, seed, size,
     new = Arrival(client, torch.tensor(0), draw(size), draw(size))
     with kernels():
         if known:
-            memory = exchange(memory, last, usual_entry(8, False), weights, YES)
+            memory = store_upload(memory, last, usual_entry(8, False), weights, YES)
         before = memory.vectors.clone()
-        news = meet(memory, new)
+        secant = tiled_secant_products(memory, new)
     assert torch.equal(memory.vectors, before)
-    assert bool(news.known) == known
+    assert bool(secant.known) == known
     step, change = new.base - known * last.base, new.gradient - known * last.gradient
     pairs = [(step, step), (step, change), (change, change), (new.gradient, new.gradient)]
-    for found, (one, other) in zip(news[1:], pairs, strict=True):
+    for found, (one, other) in zip(secant[1:], pairs, strict=True):
         assert found.dtype == torch.float64
         one, other = one.double(), other.double()
         assert abs(found - one @ other) <= 1e-6 * (one.abs() @ other.abs())
@@ -92,14 +97,14 @@ def test_compiled_exchange_equals_the_plain_one(cpu, slots, keep, entry_keep):
         case.keep, case.entry = torch.tensor(keep), usual_entry(slots, entry_keep)
         case.check_exchange(cpu)
         if whole:
-            pairs = zip(case.exchange(cpu), case.exchange(reference), strict=True)
+            pairs = zip(case.store_upload(cpu), case.store_upload(reference), strict=True)
             assert all(torch.equal(a, b) for a, b in pairs)
 
 
 def test_compiled_exchange_of_whole_numbers_of_any_size_is_exact(cpu):
     for size in SIZES:
         case = Case(size, 3, size=size, whole=True)
-        pairs = zip(case.exchange(cpu), case.exchange(reference), strict=True)
+        pairs = zip(case.store_upload(cpu), case.store_upload(reference), strict=True)
         assert all(torch.equal(a, b) for a, b in pairs)
 
 
@@ -117,7 +122,7 @@ def test_memory_after_an_upload_is_what_numpy_says(request, version, keep, entry
     module = request.getfixturevalue("cpu") if version == "compiled" else reference
     case = Case(1, 4, size=70)
     case.keep, case.entry = torch.tensor(keep), usual_entry(8, entry_keep)
-    memory, rows = case.exchange(module), case.renewed()
+    memory, rows = case.store_upload(module), case.renewed()
     assert torch.equal(vectors_of(memory, 70), rows)
     gram, along = products_of(rows, case.weights)
     np.testing.assert_allclose(memory.gram, gram, rtol=1e-5, atol=1e-5)
@@ -133,7 +138,7 @@ def test_exchange_modifies_nothing_but_the_memory(cpu):
     case = Case(2, 4)
     shown = [*case.arrival, case.entry.places, case.entry.keep, case.weights, case.keep]
     copies = [tensor.clone() for tensor in shown]
-    case.exchange(cpu)
+    case.store_upload(cpu)
     case.differences(cpu)
     assert all(torch.equal(a, b) for a, b in zip(shown, copies, strict=True))
 
@@ -147,7 +152,7 @@ def test_upload_that_is_not_kept_leaves_no_trace(kernels):
         for client, keep in ((1, YES), (0, NO), (1, NO)):
             before = [tensor.clone() for tensor in memory]
             arrival = Arrival(torch.tensor(client), torch.tensor(0), draw(200), draw(200))
-            memory = exchange(memory, arrival, usual_entry(8), weights, keep)
+            memory = store_upload(memory, arrival, usual_entry(8), weights, keep)
             if not keep:
                 after = memory._replace(squared=before[-1])  # of the model: computed anew
                 assert all(same_bits(a, b) for a, b in zip(before, after, strict=True))
@@ -182,7 +187,7 @@ def test_model_that_did_not_move_leaves_the_inner_products_as_they_were():
 @pytest.mark.parametrize("rate", [0.0, 0.05, 3.0])
 def test_inner_products_follow_the_model(rate):
     case = Case(4, 3, dtype=torch.float64)
-    memory = case.exchange(reference)
+    memory = case.store_upload(reference)
     direction = torch.from_numpy(np.random.default_rng(4).normal(size=300))
     step = step_along(memory.vectors, direction, case.weights, direction)
     stepped, memory = after_step(memory, step, rate, torch.tensor(1))
@@ -203,7 +208,7 @@ def test_inner_products_are_right_after_any_steps_and_uploads(kernels, seed, siz
             arrival = Arrival(client, torch.tensor(0), draw(size), draw(size))
             place = torch.tensor([number % 2, number % 2 + 2])
             entry = usual_entry(6, bool(rng.random() < 0.7))._replace(places=place)
-            memory = exchange(memory, arrival, entry, weights, keep)
+            memory = store_upload(memory, arrival, entry, weights, keep)
             direction, count = draw(size), torch.tensor(int(rng.integers(5)))
             step = step_along(memory.vectors, direction, weights, direction)
             stepped, memory = after_step(memory, step, 0.02, count)
@@ -286,7 +291,7 @@ def test_client_is_heard_with_its_upload_alone(kernels, heard, before):
     shares = torch.arange(1.0, 17, dtype=torch.float64).view(4, 4)
     others = shares[[0, 2, 3]].clone()
     with kernels():
-        present, count = hear(known, shares, torch.tensor(1), torch.tensor(heard))
+        present, count = select_participants(known, shares, torch.tensor(1), torch.tensor(heard))
     assert present.tolist() == [True, heard, False, True]
     assert int(count) == 2 + heard
     assert shares[1].tolist() == [1, 0, 0, 0]

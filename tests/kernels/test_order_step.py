@@ -10,7 +10,7 @@ from stepping import MEDIAN, RULES, Case, always_compiled, same_bits, some, wind
 from secureafl.aggregators import Mean, Median, TrimmedMean
 from secureafl.core.types import Entry
 from secureafl.kernels import reference
-from secureafl.kernels.step import Choice
+from secureafl.kernels.step import Selection
 from secureafl.kernels.tiles import BASE, GRADIENT, OWN, WIDTH
 
 SEVERAL_BLOCKS = 16 * 32 * WIDTH + 85  # coordinates; blocks of tiles then have an odd size
@@ -253,10 +253,10 @@ def test_no_row_is_read_that_is_not_there(cpu, n):
 @for_every_rule
 def test_nothing_is_modified_but_the_memory(cpu, rule):
     case = Case(3, 7, present=some(3, 7, 5))
-    memory, choice = case.memory(), case.choice(rule)
-    shown = [*choice, *case.arrival, case.entry.places, case.entry.keep, case.keep, case.weights]
+    memory, selection = case.memory(), case.selection(rule)
+    shown = [*selection, *case.arrival, case.entry.places, case.entry.keep, case.keep, case.weights]
     copies = [tensor.clone() for tensor in shown]
-    cpu.order_step(memory, case.arrival, case.entry, case.keep, case.weights, choice)
+    cpu.order_step(memory, case.arrival, case.entry, case.keep, case.weights, selection)
     assert all(torch.equal(a, b) for a, b in zip(shown, copies, strict=True))
 
 
@@ -333,15 +333,15 @@ def test_long_sums_of_products_are_added_in_float64(cpu):
     client = int(case.arrival.client)
     assert memory.gram[client].tolist() == [[total, 0, 0], [0, total, total], [0, total, total]]
     assert memory.along[client].tolist() == [0, total, total]
-    assert case.exchange(cpu).gram[client].tolist() == memory.gram[client].tolist()
-    assert case.exchange(cpu).squared == total
+    assert case.store_upload(cpu).gram[client].tolist() == memory.gram[client].tolist()
+    assert case.store_upload(cpu).squared == total
 
 
 def test_choice_of_shares_in_float32_is_taken_too(cpu):
     case = Case(14, 7, whole=True)
-    choice = case.choice(MEDIAN)
-    assert isinstance(choice, Choice)
-    narrow = choice._replace(shares=choice.shares.float())
+    selection = case.selection(MEDIAN)
+    assert isinstance(selection, Selection)
+    narrow = selection._replace(shares=selection.shares.float())
     found, _ = cpu.order_step(
         case.memory(), case.arrival, case.entry, case.keep, case.weights, narrow
     )

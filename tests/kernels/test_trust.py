@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from secureafl.core.trees import name_tensors, rebuild
-from secureafl.core.trust import Bends, Constancy, Doubts, Notes
-from secureafl.core.types import Arrival, News
+from secureafl.core.trust import ClientStats, ConsistencyStats, CurvatureStats, TrustConfig
+from secureafl.core.types import Arrival, SecantProducts
 from secureafl.core.uploads import Uploads
 from secureafl.kernels import reference
 
 CLIENTS = [1, 2, 7, 32, 50, 101, 300, 512, 600]
-DOUBTS = Doubts(0.95, 0.8, 4.0, 4.0, constancy=True, bending=True)
+DOUBTS = TrustConfig(0.95, 0.8, 4.0, 4.0, consistency=True, curvature=True)
 
 
 @pytest.fixture(params=["cpu", "gpu"])
@@ -27,7 +27,7 @@ def fast(request):
 
 
 def noted_of(clients):
-    """Notes of clients, some of them a crowd and some noisy, at random."""
+    """ClientStats of clients, some of them a crowd and some noisy, at random."""
     torch.manual_seed(clients)
     exact = {"dtype": torch.float64}
     rows = torch.randn(clients, 40, **exact)
@@ -35,17 +35,17 @@ def noted_of(clients):
     rows[::5] /= 9  # hardly anything of what these say stays
     number, other = torch.rand(2, clients, **exact)
     count = torch.randint(0, 60, (clients,))
-    bends = Bends(0.2 * number - 0.02, other / 9, count)
-    constancy = Constancy(40 + 100 * other, 0.6 * number**2)
-    return Notes(20 * other, constancy, bends, rows @ rows.T, number)
+    curvature = CurvatureStats(0.2 * number - 0.02, other / 9, count)
+    consistency = ConsistencyStats(40 + 100 * other, 0.6 * number**2)
+    return ClientStats(20 * other, consistency, curvature, rows @ rows.T, number)
 
 
-def numbers_in(notes):
-    return name_tensors(notes, "")
+def numbers_in(stats):
+    return name_tensors(stats, "")
 
 
-def copied(notes):
-    return rebuild(notes, "", {name: field.clone() for name, field in numbers_in(notes).items()})
+def copied(stats):
+    return rebuild(stats, "", {name: field.clone() for name, field in numbers_in(stats).items()})
 
 
 def assert_same(one, other):
@@ -58,20 +58,22 @@ def some_known(clients, share):
 
 
 @pytest.mark.parametrize("clients", CLIENTS)
-@pytest.mark.parametrize(("crowding", "approval"), [(4.0, 4.0), (0.0, 1.0)])
-def test_standing_is_the_plain_one(fast, clients, crowding, approval):
+@pytest.mark.parametrize(("similarity_penalty", "disagreement_penalty"), [(4.0, 4.0), (0.0, 1.0)])
+def test_standing_is_the_plain_one(fast, clients, similarity_penalty, disagreement_penalty):
     for share_known in (0.0, 0.5, 1.0):
         known = some_known(clients, share_known)
-        given = (noted_of(clients).gram, known, crowding, approval)
-        torch.testing.assert_close(fast.standing(*given), reference.standing(*given))
+        given = (noted_of(clients).gram, known, similarity_penalty, disagreement_penalty)
+        torch.testing.assert_close(
+            fast.similarity_weights(*given), reference.similarity_weights(*given)
+        )
 
 
 SETTINGS = [
     {},
-    {"constancy": False},
-    {"bending": False},
-    {"crowding": 0.0, "memory": 0.5},
-    {"fading": 1.0, "approval": 0.0},
+    {"consistency": False},
+    {"curvature": False},
+    {"similarity_penalty": 0.0, "memory": 0.5},
+    {"arrival_decay": 1.0, "disagreement_penalty": 0.0},
 ]
 
 
@@ -79,30 +81,30 @@ SETTINGS = [
 @pytest.mark.parametrize("changed", SETTINGS)
 def test_weights_are_the_plain_ones(fast, clients, changed):
     for share_known in (0.1, 0.5, 1.0):
-        notes, client = noted_of(clients), torch.tensor(clients // 3)
+        stats, client = noted_of(clients), torch.tensor(clients // 3)
         known = some_known(clients, share_known).index_fill_(0, client.view(1), True)
-        products = notes.gram[client].float() * 1.1
+        products = stats.gram[client].float() * 1.1
         results = []
         for version in (fast, reference):
-            own = copied(notes)
-            found = version.weigh(own, known, client, products, DOUBTS._replace(**changed))
+            own = copied(stats)
+            found = version.weigh_clients(own, known, client, products, DOUBTS._replace(**changed))
             results.append([*found, *numbers_in(own).values()])
         assert_same(*results)
 
 
 @pytest.mark.parametrize("clients", CLIENTS)
 @pytest.mark.parametrize("heard", [True, False])
-@pytest.mark.parametrize("shorten", [True, False])
+@pytest.mark.parametrize("clip_to_median_norm", [True, False])
 @pytest.mark.parametrize("moved", [0.0, 3.0, torch.inf])
-def test_notes_are_the_plain_ones(fast, clients, heard, shorten, moved):
-    notes, known = noted_of(clients), some_known(clients, 0.8)
+def test_notes_are_the_plain_ones(fast, clients, heard, clip_to_median_norm, moved):
+    stats, known = noted_of(clients), some_known(clients, 0.8)
     client = torch.tensor(clients // 2)
     found = torch.tensor([moved, -1.5, 2.0, 0.5], dtype=torch.float64)
-    news = News(torch.tensor(heard), *found.unbind())
+    secant = SecantProducts(torch.tensor(heard), *found.unbind())
     results = []
     for version in (fast, reference):
-        own, others = copied(notes), known.clone()
-        scale = version.take_note(own, others, client, news, 0.3, shorten, 0.9)
+        own, others = copied(stats), known.clone()
+        scale = version.update_stats(own, others, client, secant, 0.3, clip_to_median_norm, 0.9)
         results.append([scale, others, *numbers_in(own).values()])
     assert_same(*results)
 
@@ -117,10 +119,12 @@ def test_what_is_remembered_is_the_plain_thing(fast, size, dtype, heard):
     given = (torch.tensor(heard), torch.tensor(0.3).double())
     results = []
     for version in (fast, reference):
-        sent, base, word, record = rows.clone()
+        sent, base, recent_update, update_history = rows.clone()
         known = torch.ones(5, dtype=torch.bool)
-        mine = version.remember(Uploads(sent, base, known), word, record, arrival, *given, 0.5, 0.9)
-        results.append([mine, sent, base, word, record])
+        mine = version.update_momentum(
+            Uploads(sent, base, known), recent_update, update_history, arrival, *given, 0.5, 0.9
+        )
+        results.append([mine, sent, base, recent_update, update_history])
     assert_same(*results)
 
 
@@ -132,6 +136,6 @@ def test_uploads_beside_the_last_are_the_plain_ones(fast, size, dtype):
     for k in range(5):
         gradient, base = torch.randn(2, size, dtype=dtype)
         arrival = Arrival(torch.tensor(k), torch.tensor(0), gradient, base)
-        both = (version.compare(uploads, arrival) for version in (fast, reference))
+        both = (version.secant_products(uploads, arrival) for version in (fast, reference))
         for one, other in zip(*both, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-4)

@@ -21,7 +21,7 @@ def cosines_from(centre, records):
     ]
 
 
-def standing(records, crowding, approval):
+def similarity_weights(records, similarity_penalty, disagreement_penalty):
     """Weights of clients, from what each said over a longer time."""
     count = len(records)
     units = [r / np.linalg.norm(r) if np.linalg.norm(r) > 1e-15 else 0 * r for r in records]
@@ -31,7 +31,7 @@ def standing(records, crowding, approval):
         cosines = cosines_from(centre, units)
         crowds = [max(1.0, sum(c**2 for c in row if c > 0)) for row in cosines]
         usual = lower_median(crowds)
-        capped = [min(1.0, usual / crowd) ** crowding for crowd in crowds]
+        capped = [min(1.0, usual / crowd) ** similarity_penalty for crowd in crowds]
         shares = []
         for k, row in enumerate(cosines):
             backing = sum(w * c**2 for w, c in zip(capped, row, strict=True) if c > 0)
@@ -40,7 +40,7 @@ def standing(records, crowding, approval):
             shares.append(backing / (backing + blame))
         usual = lower_median(shares)
         weights = [
-            cap * min(1.0, share / usual) ** approval
+            cap * min(1.0, share / usual) ** disagreement_penalty
             for cap, share in zip(capped, shares, strict=True)
         ]
     return weights
@@ -63,7 +63,7 @@ def constant(told):
     ]
 
 
-def bending(seen, memory, among):
+def curvature_weights(seen, memory, among):
     """Weights from the cosines between model moves and upload changes, newest last."""
     usual = [c["mean"] for c, a in zip(seen, among, strict=True) if a and c["count"] >= 3]
     usual = lower_median(usual) if usual else math.inf
@@ -86,40 +86,50 @@ class HardenedServer:
         self,
         n,
         clip_norm,
-        shorten,
-        word_memory,
-        record_memory,
-        fading,
-        crowding,
-        approval,
-        constancy,
+        clip_to_median_norm,
+        short_momentum,
+        long_momentum,
+        arrival_decay,
+        similarity_penalty,
+        disagreement_penalty,
+        consistency,
         bend,
     ):
-        self.n, self.clip_norm, self.shorten = n, clip_norm, shorten
-        self.word_memory, self.record_memory, self.fading = word_memory, record_memory, fading
-        self.now, self.said, self.constancy, self.told = 0, {}, constancy, {}
-        self.crowding, self.approval, self.bend = crowding, approval, bend
-        self.sent, self.lengths, self.word, self.record, self.bends = {}, {}, {}, {}, {}
+        self.n, self.clip_norm, self.clip_to_median_norm = n, clip_norm, clip_to_median_norm
+        self.short_momentum, self.long_momentum, self.arrival_decay = (
+            short_momentum,
+            long_momentum,
+            arrival_decay,
+        )
+        self.now, self.said, self.consistency, self.told = 0, {}, consistency, {}
+        self.similarity_penalty, self.disagreement_penalty, self.bend = (
+            similarity_penalty,
+            disagreement_penalty,
+            bend,
+        )
+        self.sent, self.lengths, self.word, self.record, self.curvature = {}, {}, {}, {}, {}
 
     def receive(self, seen):
         self._note_bend(seen)
         self._remember(seen)
         clients = sorted(self.word)
         said = [1.0] * len(clients)
-        if self.constancy:
+        if self.consistency:
             said = constant([self.told[k] | {"record": self.record[k]} for k in clients])
         among = [share > 0 for share in said]
         heard = [self.record[k] for k, share in zip(clients, said, strict=True) if share > 0]
-        stands = iter(standing(heard, self.crowding, self.approval))
+        stands = iter(similarity_weights(heard, self.similarity_penalty, self.disagreement_penalty))
         weights = [share * next(stands) if share > 0 else 0.0 for share in said]
         if self.bend:
-            bends = bending([self.bends[k] for k in clients], self.record_memory, among)
+            bends = curvature_weights(
+                [self.curvature[k] for k in clients], self.long_momentum, among
+            )
             weights = [w * b for w, b in zip(weights, bends, strict=True)]
         mine = weights[clients.index(seen.client)]
         self.now += 1
         self.said[seen.client] = self.now
         ages = [self.now - self.said[k] for k in clients]
-        weights = [w * self.fading**age for w, age in zip(weights, ages, strict=True)]
+        weights = [w * self.arrival_decay**age for w, age in zip(weights, ages, strict=True)]
         total = sum(weights)
         direction = np.zeros_like(seen.weights)
         for weight, k in zip(weights, clients, strict=True):
@@ -129,7 +139,7 @@ class HardenedServer:
         return Outcome(accepted, total > 0, direction, {"weight": mine})
 
     def _note_bend(self, seen):
-        mine = self.bends.setdefault(seen.client, {"mean": 0.0, "variance": 0.0, "count": 0})
+        mine = self.curvature.setdefault(seen.client, {"mean": 0.0, "variance": 0.0, "count": 0})
         if seen.client not in self.sent:
             return
         gradient, base = self.sent[seen.client]
@@ -137,7 +147,7 @@ class HardenedServer:
         lengths = np.linalg.norm(move) * np.linalg.norm(change)
         if lengths == 0:
             return
-        rate = max(1 / (mine["count"] + 1), 1 - self.record_memory)
+        rate = max(1 / (mine["count"] + 1), 1 - self.long_momentum)
         away = move @ change / lengths - mine["mean"]
         mine["mean"] += rate * away
         mine["variance"] = (1 - rate) * (mine["variance"] + rate * away**2)
@@ -149,13 +159,13 @@ class HardenedServer:
         if k not in self.sent:
             length = min(length, self.clip_norm)
         self.sent[k], self.lengths[k] = (gradient, seen.base), length
-        if self.shorten:
+        if self.clip_to_median_norm:
             length = min(length, lower_median(list(self.lengths.values())))
         whole = np.linalg.norm(gradient)
         upload = gradient * (length / whole) if whole > length else gradient
-        for kind, memory in ((self.word, self.word_memory), (self.record, self.record_memory)):
+        for kind, memory in ((self.word, self.short_momentum), (self.record, self.long_momentum)):
             kind[k] = memory * kind[k] + (1 - memory) * upload if k in kind else upload
-        memory = self.record_memory if k in self.told else 0.0
+        memory = self.long_momentum if k in self.told else 0.0
         before = self.told.get(k, {"loud": 0.0, "noise": 0.0})
         self.told[k] = {
             "loud": memory * before["loud"] + (1 - memory) * (upload @ upload),

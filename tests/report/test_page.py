@@ -72,13 +72,15 @@ def test_clients_are_listed_by_suspicion_in_the_words_of_the_dashboard(make_run,
 
 
 def test_content_of_run_folders_is_escaped(make_run, report):
-    evil = "<script>alert(1)</script>"
-    events = [evaluation(0, **{evil: 1.0}), arrival(0, accepted=False, reason=evil)]
-    result = default_result(**{evil: 0.5})
-    page = report(make_run("<b>$x", defense=evil, attack=evil, events=events, result=result))
+    malicious = "<script>alert(1)</script>"
+    events = [evaluation(0, **{malicious: 1.0}), arrival(0, accepted=False, reason=malicious)]
+    result = default_result(**{malicious: 0.5})
+    page = report(
+        make_run("<b>$x", defense=malicious, attack=malicious, events=events, result=result)
+    )
     assert not page.all("script")
     assert len(page.all("b")) == len(page.all("figcaption"))
-    assert page.text.count(evil) >= 4
+    assert page.text.count(malicious) >= 4
     assert "<b>$x" in page.text
 
 
@@ -132,8 +134,8 @@ def test_any_number_of_clients_can_be_drawn(make_run, tmp_path, clients):
     events = [arrival(c, c, malicious=c % 5 == 1, scores={}) for c in range(clients)]
     page = write_report([make_run(events=events)], tmp_path / "report")
     assert page.stat().st_size < 500_000
-    evil = sum(c % 5 == 1 for c in range(clients))
-    assert f"{clients - evil} honest and {evil} malicious clients" in page.read_text()
+    malicious = sum(c % 5 == 1 for c in range(clients))
+    assert f"{clients - malicious} honest and {malicious} malicious clients" in page.read_text()
 
 
 def test_client_that_attacks_for_a_while_stands_on_both_sides(make_run, tmp_path):

@@ -12,9 +12,9 @@ def weighed(round, client, weight, **changes):
 
 
 def table_of(run):
-    clients, evil = _in_order(run)
+    clients, malicious = _in_order(run)
     shown = np.flatnonzero(np.isfinite(run.arrivals.weight))
-    return clients, evil, _table(run, shown, clients)
+    return clients, malicious, _table(run, shown, clients)
 
 
 def test_rows_are_clients_with_the_malicious_last_and_a_weight_holds_until_the_next(make_run):
@@ -25,9 +25,9 @@ def test_rows_are_clients_with_the_malicious_last_and_a_weight_holds_until_the_n
         weighed(3, 0, 0.0, malicious=True),
         weighed(4, 2, 0.75),
     ]
-    clients, evil, table = table_of(read_run(make_run(events=events)))
+    clients, malicious, table = table_of(read_run(make_run(events=events)))
     assert clients.tolist() == [1, 2, 0]
-    assert evil == 1
+    assert malicious == 1
     never = np.nan
     expected = [
         [never, never, 0.25, 0.25, 0.25],

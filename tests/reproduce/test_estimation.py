@@ -9,7 +9,7 @@ from secureafl.core.random import numpy_generator
 from secureafl.defenses.secure_afl import estimates
 from secureafl.reproduce import estimation
 from secureafl.reproduce.plan import Request
-from secureafl.simulation.recording import start_run
+from secureafl.simulation.run import start_run
 from secureafl.simulation.simulator import Simulation
 
 

@@ -12,7 +12,7 @@ def tiny(**changes):
         "rounds": ROUNDS,
         "device": "cpu",
         "malicious": 2,
-        "trusted_samples": 20,
+        "root_samples": 20,
         "task": "reference.tiny_task:TinyTask",
         "training": {"batch_size": 4, "learning_rate": 0.1},
         "evaluation": {"every": 1000, "late": 1},

@@ -11,7 +11,7 @@ from secureafl.partitions.shards import Shards
 
 
 class State(NamedTuple):
-    uploads: torch.Tensor  # of each member
+    uploads: torch.Tensor  # of each attacker
     sum: torch.Tensor  # of all that was uploaded
 
 
@@ -22,29 +22,29 @@ class SpyOwn:
 
     share: float = 0.1
 
-    def init(self, scene):
-        device = scene.pixel_mean.device
+    def init(self, context):
+        device = context.pixel_mean.device
         return State(
-            torch.zeros(scene.num_malicious, device=device),
-            torch.zeros(scene.num_parameters, device=device),
+            torch.zeros(context.num_malicious, device=device),
+            torch.zeros(context.num_parameters, device=device),
         )
 
-    def poison_batch(self, state, inputs, labels, member):
-        mine = state.uploads.index_select(0, member.view(1))
+    def poison_batch(self, state, inputs, labels, attacker_index):
+        mine = state.uploads.index_select(0, attacker_index.view(1))
         return inputs + 0.01 * mine, labels
 
-    def poison_update(self, state, trained, seen):
-        noise = torch.empty_like(trained.gradient).normal_(generator=seen.generator)
-        further = [seen.train(trained.base, k) for k in range(3)]
-        update = trained.gradient + self.share * (sum(further) + noise + state.sum.sign())
-        for extra in self.extras(seen):
+    def poison_update(self, state, arrival, view):
+        noise = torch.empty_like(arrival.gradient).normal_(generator=view.generator)
+        further = [view.train(arrival.base, k) for k in range(3)]
+        update = arrival.gradient + self.share * (sum(further) + noise + state.sum.sign())
+        for extra in self.extras(view):
             update = update + self.share * extra
-        state.uploads[seen.member] += 1
+        state.uploads[view.attacker_index] += 1
         return update, State(state.uploads, state.sum + update)
 
-    def extras(self, seen):
-        assert seen.trained is None
-        assert seen.insight is None
+    def extras(self, view):
+        assert view.clients is None
+        assert view.snapshot is None
         return []
 
 
@@ -52,8 +52,8 @@ class SpyOwn:
 class SpyColluders(SpyOwn):
     knows = "colluders"
 
-    def extras(self, seen):
-        table = seen.trained
+    def extras(self, view):
+        table = view.clients
         assert not (table.known & ~table.malicious).any()
         assert not table.gradients[~table.known].any()
         return [table.gradients.sum(dim=0)]
@@ -63,21 +63,21 @@ class SpyColluders(SpyOwn):
 class SpyEverybody(SpyOwn):
     knows = "everybody"
 
-    def extras(self, seen):
-        assert seen.insight is None
-        return [seen.trained.gradients.sum(dim=0)]
+    def extras(self, view):
+        assert view.snapshot is None
+        return [view.clients.gradients.sum(dim=0)]
 
 
 @dataclass(frozen=True)
 class SpyDefense(SpyOwn):
     knows = "defense"
 
-    def extras(self, seen):
-        insight = seen.insight
-        assert int(insight.server.round) == seen.round
-        state = name_tensors(insight.state, "state").values()
+    def extras(self, view):
+        snapshot = view.snapshot
+        assert int(snapshot.server.round) == view.round
+        state = name_tensors(snapshot.state, "state").values()
         total = sum((t.double().nan_to_num(0, 0, 0).sum() for t in state), torch.zeros(()))
-        return [seen.trained.gradients.sum(dim=0), total.sign(), insight.server.weights]
+        return [view.clients.gradients.sum(dim=0), total.sign(), snapshot.server.weights]
 
 
 @dataclass(frozen=True)
@@ -87,21 +87,21 @@ class Witness:
     knows = "defense"
     shown: ClassVar[list] = []
 
-    def init(self, scene):
+    def init(self, context):
         self.shown.clear()
-        self.shown.append(scene)
+        self.shown.append(context)
         return ()
 
-    def poison_batch(self, state, inputs, labels, member):
+    def poison_batch(self, state, inputs, labels, attacker_index):
         return inputs, labels
 
-    def poison_update(self, state, trained, seen):
-        table = seen.trained._replace(
-            gradients=seen.trained.gradients.clone(), known=seen.trained.known.clone()
+    def poison_update(self, state, arrival, view):
+        table = view.clients._replace(
+            gradients=view.clients.gradients.clone(), known=view.clients.known.clone()
         )
-        further = [seen.train(trained.base, k) for k in (0, 1, 0)]
-        self.shown.append((trained, seen._replace(trained=table), further))
-        return trained.gradient, state
+        further = [view.train(arrival.base, k) for k in (0, 1, 0)]
+        self.shown.append((arrival, view._replace(clients=table), further))
+        return arrival.gradient, state
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from secureafl.core.errors import ConfigError
 from secureafl.core.events import ArrivalEvent, ForgottenEvent
 from secureafl.core.trees import clone, name_tensors
 from secureafl.defenses import DEFENSES
-from secureafl.results import read_events
+from secureafl.runs.folder import read_events
 from secureafl.simulation.engine import Eager, Replayed
-from secureafl.simulation.recording import start_run
+from secureafl.simulation.run import start_run
 from secureafl.simulation.simulator import Simulation
 
 CHURN = {"late": 0.3, "stay": 12, "away": 12}
@@ -121,11 +121,16 @@ def test_forgetting_writes_where_a_recorded_step_looks(defense):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("unit", ["example", "upload"])
-@pytest.mark.parametrize(("defense", "weights"), [("secure_afl", "samples"), ("kardam", "equal")])
-def test_recorded_run_with_everything_on_is_the_one_computed_at_once(unit, defense, weights):
+@pytest.mark.parametrize(("defense", "weighting"), [("secure_afl", "samples"), ("kardam", "equal")])
+def test_recorded_run_with_everything_on_is_the_one_computed_at_once(unit, defense, weighting):
     privacy = {"clip": 0.5, "noise": 0.3, "unit": unit}
     training = {"batch_size": 4, "learning_rate": 0.1, "privacy": privacy}
-    options = {"defense": defense, "weights": weights, "training": training, "device": "cuda"}
+    options = {
+        "defense": defense,
+        "client_weighting": weighting,
+        "training": training,
+        "device": "cuda",
+    }
     made = coming_and_going(attack="sign_flip", **options)
     recorded, at_once = Simulation(made), Simulation(made)
     parts = at_once._clients, at_once._attackers.poison_batch, at_once._server, at_once._jobs
@@ -138,7 +143,7 @@ def test_recorded_run_with_everything_on_is_the_one_computed_at_once(unit, defen
 
 def test_samples_weigh_in_a_run_as_they_are_held():
     skewed = {"kind": "dirichlet", "concentration": 0.3}
-    made = tiny(weights="samples", partition=skewed, defense="async_sgd", rounds=1)
+    made = tiny(client_weighting="samples", partition=skewed, defense="async_sgd", rounds=1)
     simulation = Simulation(made)
     held = [len(rows) for rows in simulation.shards.rows]
     assert simulation._server.samples.tolist() == held
@@ -151,5 +156,5 @@ def test_samples_weigh_in_a_run_as_they_are_held():
 
 
 def test_defence_that_cannot_weigh_is_refused_before_training():
-    with pytest.raises(ConfigError, match="weights = 'samples': Kardam cannot weigh"):
-        Simulation(tiny(weights="samples", defense="kardam"))
+    with pytest.raises(ConfigError, match="client_weighting = 'samples': Kardam cannot weigh"):
+        Simulation(tiny(client_weighting="samples", defense="kardam"))

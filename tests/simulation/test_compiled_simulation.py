@@ -6,7 +6,7 @@ from stepping import always_compiled, always_plain
 
 from secureafl import from_mapping
 from secureafl.core.errors import ConfigError
-from secureafl.kernels import choice
+from secureafl.kernels import dispatch
 from secureafl.simulation.simulator import Simulation
 
 pytest.importorskip("llvmlite")
@@ -79,9 +79,9 @@ def test_compiled_run_is_the_same_every_time_and_whether_asked_for_or_found():
 def test_run_asks_for_the_version_it_is_set_to():
     with always_plain():  # what a run asks for holds for the whole process
         start("secure_afl", "cpu")
-        assert choice.version_for(torch.zeros(1)).__name__ == "secureafl.kernels.cpu"
+        assert dispatch.version_for(torch.zeros(1)).__name__ == "secureafl.kernels.cpu"
         start("secure_afl", "reference")
-        assert choice.version_for(torch.zeros(1)).__name__ == "secureafl.kernels.reference"
+        assert dispatch.version_for(torch.zeros(1)).__name__ == "secureafl.kernels.reference"
 
 
 def test_run_on_a_gpu_that_is_not_there_is_refused(monkeypatch):

@@ -11,12 +11,12 @@ from simulation.small import ROUNDS, run, tiny
 
 from secureafl.core.errors import ConfigError
 from secureafl.core.privacy import Privacy
-from secureafl.core.vectors import flatten
 from secureafl.experiment import Training
+from secureafl.linalg.vectors import flatten
 from secureafl.report.page import write_report
-from secureafl.simulation.clients import Clients
-from secureafl.simulation.exposure import exposure
-from secureafl.simulation.recording import start_run
+from secureafl.runtime.clients import Clients
+from secureafl.runtime.exposure import exposure
+from secureafl.simulation.run import start_run
 from secureafl.simulation.simulator import Simulation
 
 TASK, DATA = TinyTask(), TinyTask().load()
@@ -119,7 +119,7 @@ def test_malicious_clients_and_trusted_samples_are_left_without_noise():
     honest = Simulation(tiny(training=private(**loud), defense="async_sgd"))
     run(honest)
     assert float(honest.weights.abs().max()) > 1e3
-    trusted = Simulation(tiny(training=private(**loud), defense="aflguard"))._server.trusted
+    trusted = Simulation(tiny(training=private(**loud), defense="aflguard"))._server.root_data
     assert float(trusted.gradient(honest.weights * 0).abs().max()) < 1e3
 
 

@@ -12,11 +12,11 @@ from secureafl.arrivals import ARRIVALS
 from secureafl.attacks import ATTACKS
 from secureafl.core.errors import ConfigError, RunError
 from secureafl.core.events import ArrivalEvent, EvaluationEvent
-from secureafl.core.vectors import call_flat
 from secureafl.defenses import DEFENSES
 from secureafl.experiment import Evaluation
-from secureafl.simulation.attackers import choose_malicious
-from secureafl.simulation.batches import ROWS, draw_batches
+from secureafl.linalg.vectors import call_flat
+from secureafl.runtime.attackers import choose_malicious
+from secureafl.runtime.batches import ROWS, draw_batches
 from secureafl.simulation.simulator import Simulation, simulate
 
 for_every_defense = pytest.mark.parametrize("defense", DEFENSES)

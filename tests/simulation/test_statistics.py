@@ -9,9 +9,9 @@ from simulation.small import run, tiny
 from torch import nn
 
 from secureafl.core.errors import ConfigError
-from secureafl.core.vectors import call_flat, flatten, layout, train_flat
 from secureafl.experiment import Training
-from secureafl.simulation.clients import Clients, on_device
+from secureafl.linalg.vectors import call_flat, flatten, layout, train_flat
+from secureafl.runtime.clients import Clients, on_device
 from secureafl.simulation.simulator import Simulation
 
 TASK, STATISTICS = TinyNormed(), 8
@@ -34,15 +34,15 @@ class Skewed:
 
     size: float = 1e4
 
-    def init(self, scene):
-        assert list(scene.layout)[-2:] == ["1.running_mean", "1.running_var"]
+    def init(self, context):
+        assert list(context.layout)[-2:] == ["1.running_mean", "1.running_var"]
         return ()
 
-    def poison_batch(self, state, inputs, labels, member):
+    def poison_batch(self, state, inputs, labels, attacker_index):
         return inputs, labels
 
-    def poison_update(self, state, trained, seen):
-        update = trained.gradient.clone()
+    def poison_update(self, state, arrival, view):
+        update = arrival.gradient.clone()
         update[-STATISTICS:] = self.size
         return update, state
 

@@ -70,8 +70,8 @@ def test_progress_of_a_job_is_read_off_its_run_folder(quick, tmp_path):
     _, tasks = unfinished(tiny_grid(seed=[0]).cells(), tmp_path)
     news = cluster.run_jobs([tasks], 1, Endless)
     update = next(news)
-    assert (update.cell, update.state, update.standing.round) == ("seed0", "running", 40)
-    assert 0 <= update.standing.metrics["ter"] <= 1
+    assert (update.cell, update.state, update.progress.round) == ("seed0", "running", 40)
+    assert 0 <= update.progress.metrics["ter"] <= 1
     news.close()
     assert len(cancelled) == 1
 

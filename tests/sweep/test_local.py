@@ -8,12 +8,12 @@ from sweep.small_grid import DYING, contents, run_here, tiny_grid
 
 from secureafl.core.errors import LockedError
 from secureafl.experiment import to_mapping
-from secureafl.results import RunFolder
-from secureafl.simulation.recording import open_run
+from secureafl.runs.folder import RunFolder
+from secureafl.simulation.run import open_run
 from secureafl.sweep import local
 from secureafl.sweep.cells import RunningCell, Task, Update
 from secureafl.sweep.engines import run_sweep
-from secureafl.sweep.tally import Standing
+from secureafl.sweep.tally import RunProgress
 
 
 class FakeProcess:
@@ -42,7 +42,7 @@ class FakeProcess:
                 self.most = max(self.most, len(ends))
             for cell in [cell for cell, end in ends.items() if end <= time.monotonic()]:
                 del ends[cell]
-                self.line.send(Update(cell, Standing(), "finished"))
+                self.line.send(Update(cell, RunProgress(), "finished"))
 
     def terminate(self):
         pass
@@ -126,7 +126,7 @@ def test_failing_twice_is_reported_and_the_others_go_on(tmp_path):
         asked.append((list(cells), apart))
         for cell in cells:
             state = "finished" if cell == "async_sgd" else "failed"
-            yield Update(cell, Standing(), state, "out of luck")
+            yield Update(cell, RunProgress(), state, "out of luck")
 
     ends = {update.cell: update.state for update in run_sweep(engine, cells, tmp_path)}
     assert ends == {"async_sgd": "finished", "kardam": "failed", "basgd": "failed"}
@@ -157,4 +157,4 @@ def test_cell_waits_for_the_process_that_is_at_it(tmp_path, monkeypatch):
     recording.folder.close()
     while cell.turn():
         pass
-    assert (ends[-1].state, ends[-1].standing.round) == ("finished", experiment.rounds)
+    assert (ends[-1].state, ends[-1].progress.round) == ("finished", experiment.rounds)

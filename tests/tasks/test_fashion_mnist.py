@@ -7,7 +7,7 @@ from data_files import write_idx, write_set
 
 from secureafl.core.errors import DataError
 from secureafl.core.protocols import Task
-from secureafl.core.vectors import flatten
+from secureafl.linalg.vectors import flatten
 from secureafl.tasks import FashionMnist
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")

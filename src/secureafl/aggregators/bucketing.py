@@ -19,7 +19,7 @@ from secureafl.aggregators.wrapper import Wrapper
 from secureafl.core.errors import require
 from secureafl.core.random import random_bits
 from secureafl.core.rules import apply_rule
-from secureafl.kernels.rows import masked
+from secureafl.linalg.rows import masked
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

@@ -20,9 +20,9 @@ import torch
 
 from secureafl.aggregators.krum import krum_scores, neighbours
 from secureafl.core.shares import require_minority
-from secureafl.core.vectors import row
-from secureafl.kernels.order import ordered
-from secureafl.kernels.rows import assumed_malicious
+from secureafl.linalg.order import ordered
+from secureafl.linalg.rows import assumed_malicious
+from secureafl.linalg.vectors import row
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -56,7 +56,7 @@ def _committee(
     malicious: Int[Tensor, ""],
     wanted: Int[Tensor, ""],
 ) -> Bool[Tensor, " n"]:
-    """Krum's choice, `wanted` times, each among those not yet chosen."""
+    """Krum's selection, `wanted` times, each among those not yet chosen."""
     distances, order = neighbours(values, present)
     place = torch.arange(len(values), device=values.device)
     left = present

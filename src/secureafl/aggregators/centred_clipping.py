@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 
 from secureafl.core.errors import require
-from secureafl.core.vectors import exact_norm
-from secureafl.kernels.rows import clip_factors, median_of
+from secureafl.linalg.rows import clip_factors, median_of
+from secureafl.linalg.vectors import exact_norm
 
 
 @dataclass(frozen=True)

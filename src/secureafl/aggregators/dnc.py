@@ -1,7 +1,7 @@
 """DnC: leave out who stands out along the direction of greatest spread.
 
 Colluding attackers that shift the mean must stretch the cloud of updates somewhere. On a random
-choice of coordinates, the updates are centred and projected on their top singular vector; the
+selection of coordinates, the updates are centred and projected on their top singular vector; the
 clients with the largest projections are left out, and the rest averaged.
 
 Shejwalkar, Houmansadr, "Manipulating the Byzantine: optimizing model poisoning attacks and defenses
@@ -18,8 +18,8 @@ import torch
 from secureafl.core.errors import require
 from secureafl.core.random import random_bits
 from secureafl.core.shares import require_minority
-from secureafl.core.vectors import row
-from secureafl.kernels.rows import assumed_malicious, masked, mean_of, smallest
+from secureafl.linalg.rows import assumed_malicious, masked, mean_of, smallest
+from secureafl.linalg.vectors import row
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

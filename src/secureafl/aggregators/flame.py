@@ -14,10 +14,10 @@ import torch
 
 from secureafl.core.errors import require
 from secureafl.core.random import random_normal
-from secureafl.core.vectors import exact_norm
-from secureafl.kernels.linkage import closest_majority
-from secureafl.kernels.pairwise import cosines
-from secureafl.kernels.rows import clip_factors, masked, median_of
+from secureafl.linalg.linkage import closest_majority
+from secureafl.linalg.pairwise import cosines
+from secureafl.linalg.rows import clip_factors, masked, median_of
+from secureafl.linalg.vectors import exact_norm
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 import torch
 
 from secureafl.core.errors import ConfigError
-from secureafl.core.vectors import exact_norm
-from secureafl.kernels.rows import directions, masked, weighted_mean
+from secureafl.linalg.rows import directions, masked, weighted_mean
+from secureafl.linalg.vectors import exact_norm
 
 
 @dataclass(frozen=True)
 class FlTrust:
     """Mean weighted by the cosine to the trusted gradient."""
 
-    needs_trusted = True
+    needs_root_data = True
 
     def init(self, num_clients, weights):
         return ()

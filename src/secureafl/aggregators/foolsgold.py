@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from secureafl.kernels.pairwise import cosines
-from secureafl.kernels.rows import masked, weighted_mean
+from secureafl.linalg.pairwise import cosines
+from secureafl.linalg.rows import masked, weighted_mean
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float

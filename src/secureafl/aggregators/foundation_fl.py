@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from secureafl.aggregators.wrapper import Wrapper
-from secureafl.core.members import forget
+from secureafl.core.inactivity import forget
 from secureafl.core.rules import apply_rule
-from secureafl.core.vectors import exact_norm, row
-from secureafl.kernels.rows import masked
+from secureafl.linalg.rows import masked
+from secureafl.linalg.vectors import exact_norm, row
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from secureafl.kernels.linkage import closest_majority
-from secureafl.kernels.pairwise import cosines
-from secureafl.kernels.rows import directions, masked, mean_of
+from secureafl.linalg.linkage import closest_majority
+from secureafl.linalg.pairwise import cosines
+from secureafl.linalg.rows import directions, masked, mean_of
 
 if TYPE_CHECKING:
     from jaxtyping import Float

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from secureafl.aggregators.median import Median
 from secureafl.core.errors import require
-from secureafl.core.vectors import exact_norm
-from secureafl.kernels.rows import masked, weighted_mean
+from secureafl.linalg.rows import masked, weighted_mean
+from secureafl.linalg.vectors import exact_norm
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from secureafl.core.shares import require_minority
-from secureafl.core.vectors import row
-from secureafl.kernels.pairwise import squared_distances
-from secureafl.kernels.rows import assumed_malicious, masked
+from secureafl.linalg.pairwise import squared_distances
+from secureafl.linalg.rows import assumed_malicious, masked
+from secureafl.linalg.vectors import row
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

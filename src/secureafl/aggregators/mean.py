@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from secureafl.kernels.rows import masked, mean_of, weighted_mean
+from secureafl.linalg.rows import masked, mean_of, weighted_mean
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ statistical rates", ICML 2018.
 
 from dataclasses import dataclass
 
-from secureafl.kernels.order import order_mean
-from secureafl.kernels.weighted import weighted_median
+from secureafl.linalg.order import order_mean
+from secureafl.linalg.weighted import weighted_median
 
 
 @dataclass(frozen=True)

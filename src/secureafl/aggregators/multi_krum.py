@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from secureafl.aggregators.krum import krum_scores, neighbours
 from secureafl.core.shares import require_minority
-from secureafl.kernels.rows import assumed_malicious, masked, mean_of, smallest
+from secureafl.linalg.rows import assumed_malicious, masked, mean_of, smallest
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 
 from secureafl.aggregators.wrapper import Wrapper
-from secureafl.core.members import forget
+from secureafl.core.inactivity import forget
 from secureafl.core.rules import apply_rule
 from secureafl.core.shares import require_minority
-from secureafl.kernels.pairwise import squared_distances
-from secureafl.kernels.rows import assumed_malicious, masked, smallest
+from secureafl.linalg.pairwise import squared_distances
+from secureafl.linalg.rows import assumed_malicious, masked, smallest
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from secureafl.aggregators.clustering import natural_clusters, scikit_learn
 from secureafl.core.errors import require
 from secureafl.core.random import numpy_generator
-from secureafl.kernels.clustering import natural_clusters, scikit_learn
-from secureafl.kernels.pairwise import cosines, inner_products
-from secureafl.kernels.rows import masked, mean_of
+from secureafl.linalg.pairwise import cosines, inner_products
+from secureafl.linalg.rows import masked, mean_of
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int

@@ -21,9 +21,9 @@ import torch
 
 from secureafl.core.errors import require
 from secureafl.core.random import random_bits
-from secureafl.core.vectors import exact_norm
-from secureafl.kernels.mean_shift import largest_cluster
-from secureafl.kernels.rows import clip_factors, masked, median_of
+from secureafl.linalg.mean_shift import largest_cluster
+from secureafl.linalg.rows import clip_factors, masked, median_of
+from secureafl.linalg.vectors import exact_norm
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

@@ -9,9 +9,9 @@ statistical rates", ICML 2018.
 from dataclasses import dataclass
 
 from secureafl.core.shares import require_minority
-from secureafl.kernels.order import order_mean
-from secureafl.kernels.rows import assumed_malicious
-from secureafl.kernels.weighted import weighted_trimmed_mean
+from secureafl.linalg.order import order_mean
+from secureafl.linalg.rows import assumed_malicious
+from secureafl.linalg.weighted import weighted_trimmed_mean
 
 
 @dataclass(frozen=True)

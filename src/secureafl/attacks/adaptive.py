@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from secureafl.core.protocols import Defense
-    from secureafl.core.types import Insight, Trained
+    from secureafl.core.types import ClientGradients, ServerSnapshot
 
 
 @dataclass(frozen=True)
@@ -50,27 +50,27 @@ class Adaptive:
         remedy = "give a share above 0, at most 1"
         require(0 < self.strength <= 1, "strength", self.strength, remedy)
 
-    def init(self, scene):
-        return no_colluders(scene)
+    def init(self, context):
+        return no_colluders(context)
 
-    def poison_batch(self, state, inputs, labels, member):
+    def poison_batch(self, state, inputs, labels, attacker_index):
         return inputs, labels
 
-    def poison_update(self, state, trained, seen):
-        defense, kept = seen.insight[:2]
+    def poison_update(self, state, arrival, view):
+        defense, kept = view.snapshot[:2]
         if isinstance(defense, SecureAflHardened):
-            return blended(defense, kept, state, trained.gradient, seen, self.strength)
-        values, honest = _honest_values(seen.trained, seen.insight)
-        crowd = survey(values, honest, seen.trained.malicious.sum())
+            return blended(defense, kept, state, arrival.gradient, view, self.strength)
+        values, honest = _honest_values(view.clients, view.snapshot)
+        crowd = survey(values, honest, view.clients.malicious.sum())
         deviations = smallest_best(crowd) if _saturates(defense) else MOST
         target = lie(crowd, self.strength * deviations)
         # Short and straight against the median: into tests of length or angle that fit tightly.
         back = -2 * self.strength * crowd.median
         ways = torch.stack([target, back, crowd.median])
-        ways = torch.where(crowd.count > 0, ways, trained.gradient)
+        ways = torch.where(crowd.count > 0, ways, arrival.gradient)
         if isinstance(defense, SecureAfl):
-            return pass_filter(defense, kept, trained, ways[0]), state
-        return ask_defense(seen.insight, trained, ways[:2], ways[2]), state
+            return pass_filter(defense, kept, arrival, ways[0]), state
+        return ask_defense(view.snapshot, arrival, ways[:2], ways[2]), state
 
 
 def _saturates(defense: Defense) -> bool:
@@ -80,11 +80,11 @@ def _saturates(defense: Defense) -> bool:
     return defense.estimate and not isinstance(defense.aggregator, Mean)
 
 
-def _honest_values(trained: Trained, insight: Insight) -> tuple[Tensor, Tensor]:
-    """What clients say, and whose is honest: SecureAFL's own estimates, else the last trained."""
-    defense, state, server = insight
+def _honest_values(clients: ClientGradients, snapshot: ServerSnapshot) -> tuple[Tensor, Tensor]:
+    """What clients say, and whose is honest: SecureAFL's own estimates, else the last gradients."""
+    defense, state, server = snapshot
     if isinstance(defense, SecureAfl):
         values, known = estimates(defense, state, server.weights), state.memory.known
     else:
-        values, known = trained.gradients, trained.known
-    return values, known & ~trained.malicious
+        values, known = clients.gradients, clients.known
+    return values, known & ~clients.malicious

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from secureafl.core.errors import require
-from secureafl.core.vectors import choose
-from secureafl.kernels.rows import deviation_of, masked, mean_of
+from secureafl.linalg.rows import deviation_of, masked, mean_of
+from secureafl.linalg.vectors import choose
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -38,19 +38,19 @@ class Alie:
     def __post_init__(self) -> None:
         require(0 <= self.z < torch.inf, "z", self.z, "give 0 or more deviations")
 
-    def init(self, scene):
+    def init(self, context):
         return ()
 
-    def poison_batch(self, state, inputs, labels, member):
+    def poison_batch(self, state, inputs, labels, attacker_index):
         return inputs, labels
 
-    def poison_update(self, state, trained, seen):
-        colluders = seen.trained.known & seen.trained.malicious
-        rows = masked(seen.trained.gradients, colluders)
+    def poison_update(self, state, arrival, view):
+        colluders = view.clients.known & view.clients.malicious
+        rows = masked(view.clients.gradients, colluders)
         mean = mean_of(rows, colluders)
         spread = deviation_of(rows, colluders, mean)
-        crafted = mean - self._deviations(seen.trained.malicious) * spread
-        return choose(colluders.any(), crafted.to(rows.dtype), trained.gradient), state
+        crafted = mean - self._deviations(view.clients.malicious) * spread
+        return choose(colluders.any(), crafted.to(rows.dtype), arrival.gradient), state
 
     def _deviations(self, malicious: Bool[Tensor, " n"]) -> Float[Tensor, ""] | float:
         if self.z:

@@ -6,7 +6,7 @@ other half is free. All liars push that half the same way: back along what the h
 been saying, which changes slowly, so that it neither bends nor unbends their loss.
 
 How large the lie may be is tried out on the defence's own measure of trust, as if all colluders had
-told it for so long that their records hold nothing else.
+told it for so long that their update histories hold nothing else.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from secureafl.core.trust import lower_median
-from secureafl.kernels.operations import standing
-from secureafl.kernels.rows import directions
+from secureafl.kernels.operations import similarity_weights
+from secureafl.linalg.rows import directions
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
 
-    from secureafl.core.types import AttackerView, Scene
+    from secureafl.core.types import AttackContext, AttackerView
     from secureafl.defenses.secure_afl_hardened import SecureAflHardened, State
 
 _LIES = tuple(k / 10 for k in range(10, 0, -1))  # the lie's share in an upload
@@ -39,12 +39,12 @@ class Colluders(NamedTuple):
     honest: Float[Tensor, " d"]  # what the honest clients have been saying
 
 
-def no_colluders(scene: Scene) -> Colluders:
+def no_colluders(context: AttackContext) -> Colluders:
     """Nobody has trained yet."""
-    device = scene.pixel_mean.device
-    own = torch.zeros(scene.num_malicious, scene.num_parameters, device=device)
-    told = torch.zeros(scene.num_malicious, dtype=torch.bool, device=device)
-    return Colluders(own, told, torch.zeros(scene.num_parameters, device=device))
+    device = context.pixel_mean.device
+    own = torch.zeros(context.num_malicious, context.num_parameters, device=device)
+    told = torch.zeros(context.num_malicious, dtype=torch.bool, device=device)
+    return Colluders(own, told, torch.zeros(context.num_parameters, device=device))
 
 
 def blended(
@@ -52,32 +52,34 @@ def blended(
     kept: State,
     colluders: Colluders,
     gradient: Float[Tensor, " d"],
-    seen: AttackerView,
+    view: AttackerView,
     strength: float,
 ) -> tuple[Float[Tensor, " d"], Colluders]:
     """The upload of one of them: its own gradient and the lie, as long as the defence lets it be.
 
     Where no honest client is known yet it is the gradient.
     """
-    assert seen.trained is not None
-    known, malicious = kept.sent.known, seen.trained.malicious
+    assert view.clients is not None
+    known, malicious = kept.sent.known, view.clients.malicious
     honest = known & ~malicious
-    colluders = _after(colluders, kept, honest, gradient, seen.member)
+    colluders = _after(colluders, kept, honest, gradient, view.attacker_index)
     own, honestly = directions(torch.stack([gradient, colluders.honest]))
     share = strength * _best_share(defense, kept, colluders, malicious, -honestly)
-    length = lower_median(kept.notes.lengths, known).to(gradient.dtype)
+    length = lower_median(kept.stats.lengths, known).to(gradient.dtype)
     lie = length * ((1 - share**2) ** 0.5 * own - share * honestly)
     return torch.where(honest.any(), lie, gradient), colluders
 
 
 def _after(
-    colluders: Colluders, kept: State, honest: Tensor, gradient: Tensor, member: int
+    colluders: Colluders, kept: State, honest: Tensor, gradient: Tensor, attacker_index: int
 ) -> Colluders:
     """With what this one has trained now, and what the honest clients say now."""
     own, told, before = colluders
-    own[member] = torch.where(told[member], torch.lerp(gradient, own[member], _FADING), gradient)
-    told[member] = True
-    said = honest.to(gradient.dtype) @ kept.word / honest.sum().clamp(min=1)
+    own[attacker_index] = torch.where(
+        told[attacker_index], torch.lerp(gradient, own[attacker_index], _FADING), gradient
+    )
+    told[attacker_index] = True
+    said = honest.to(gradient.dtype) @ kept.recent_update / honest.sum().clamp(min=1)
     return Colluders(own, told, torch.where(before.any(), torch.lerp(said, before, _SLOWLY), said))
 
 
@@ -90,15 +92,17 @@ def _best_share(
     known = kept.sent.known | told
     lying = told.nonzero()[:, 0]
     parts = torch.cat([directions(colluders.own[colluders.told]), back[None]])
-    across, among = (parts @ kept.record.T).double(), (parts @ parts.T).double()
+    across, among = (parts @ kept.update_history.T).double(), (parts @ parts.T).double()
     gains = []
     for share in _LIES:
         mix = _mix(len(lying), share, among)
-        gram = kept.notes.gram.clone()
+        gram = kept.stats.gram.clone()
         gram[lying] = mix @ across
         gram[:, lying] = gram[lying].T
         gram[lying[:, None], lying] = mix @ among @ mix.T
-        weights = standing(gram, known, defense.crowding, defense.approval)
+        weights = similarity_weights(
+            gram, known, defense.similarity_penalty, defense.disagreement_penalty
+        )
         gains.append(share * weights[lying].sum() / weights.sum().clamp(min=1e-30))
     return _LIES[int(torch.stack(gains).argmax())]
 

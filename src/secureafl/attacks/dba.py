@@ -15,7 +15,7 @@ import torch
 
 from secureafl.attacks.trigger import TriggerAttack
 from secureafl.core.errors import require
-from secureafl.core.vectors import row
+from secureafl.linalg.vectors import row
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -44,19 +44,19 @@ class Dba(TriggerAttack):
         require(side % 2 == 0, "trigger_side", side, "give an even number, to halve it")
         require(0 < factor < torch.inf, "factor", factor, "give a factor above 0")
 
-    def init(self, scene):
-        trigger = self.draw_trigger(scene)
+    def init(self, context):
+        trigger = self.draw_trigger(context)
         half = torch.arange(self.trigger_side, device=trigger.device) // (self.trigger_side // 2)
         quadrant = 2 * half[:, None] + half
         numbers = torch.arange(4, device=trigger.device)
         return State(trigger, quadrant == numbers[:, None, None])
 
-    def stamp_as(self, state, inputs, member):
+    def stamp_as(self, state, inputs, attacker_index):
         inputs = inputs.clone()
         corner = inputs[..., -self.trigger_side :, -self.trigger_side :]
-        part = row(state.parts, member % 4)
+        part = row(state.parts, attacker_index % 4)
         corner.copy_(torch.where(part, state.trigger.to(inputs.dtype), corner))
         return inputs
 
-    def poison_update(self, state, trained, seen):
-        return self.factor * trained.gradient, state
+    def poison_update(self, state, arrival, view):
+        return self.factor * arrival.gradient, state

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from secureafl.core.quantile import passing_bound
 from secureafl.core.server import LARGEST_NORM
 from secureafl.core.trees import clone
-from secureafl.core.vectors import clipped, exact_norm
 from secureafl.defenses.secure_afl import SecureAfl, State, last_upload
+from secureafl.linalg.quantile import passing_bound
+from secureafl.linalg.vectors import clipped, exact_norm
 
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from secureafl.core.types import Arrival, Insight
+    from secureafl.core.types import Arrival, ServerSnapshot
 
 # Shares of the way from the honest clients' median to a target.
 _BOLDNESS = (1.0, 0.5, 0.25, 0.1)
@@ -48,7 +48,10 @@ def pass_filter(
 
 
 def ask_defense(
-    insight: Insight, honest: Arrival, targets: Float[Tensor, "k d"], median: Float[Tensor, " d"]
+    snapshot: ServerSnapshot,
+    honest: Arrival,
+    targets: Float[Tensor, "k d"],
+    median: Float[Tensor, " d"],
 ) -> Float[Tensor, " d"]:
     """Of uploads between the honest clients' median and the targets, the one that hurts most.
 
@@ -59,7 +62,7 @@ def ask_defense(
     chosen, most = honest.gradient, -torch.inf
     for upload in _boldest_first(honest.gradient, targets, median):
         asked = honest._replace(gradient=upload.clone())
-        decision, _ = insight.defense.step(clone(insight.state), asked, insight.server)
+        decision, _ = snapshot.defense.step(clone(snapshot.state), asked, snapshot.server)
         harm = -(median.double() @ decision.direction.double())
         flags = decision.accepted.double(), decision.ready.double()
         accepted, ready, harm = torch.stack([*flags, harm]).tolist()

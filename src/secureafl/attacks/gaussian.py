@@ -23,12 +23,12 @@ class Gaussian:
     def __post_init__(self) -> None:
         require(self.std > 0, "std", self.std, "give a standard deviation above 0")
 
-    def init(self, scene):
+    def init(self, context):
         return ()
 
-    def poison_batch(self, state, inputs, labels, member):
+    def poison_batch(self, state, inputs, labels, attacker_index):
         return inputs, labels
 
-    def poison_update(self, state, trained, seen):
-        noise = torch.empty_like(trained.gradient).normal_(generator=seen.generator)
+    def poison_update(self, state, arrival, view):
+        noise = torch.empty_like(arrival.gradient).normal_(generator=view.generator)
         return self.std * noise, state

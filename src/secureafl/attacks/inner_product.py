@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 
 from secureafl.core.errors import require
-from secureafl.core.vectors import choose
-from secureafl.kernels.rows import masked, mean_of
+from secureafl.linalg.rows import masked, mean_of
+from secureafl.linalg.vectors import choose
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class InnerProduct:
         epsilon = self.epsilon
         require(0 < epsilon < torch.inf, "epsilon", epsilon, "give a factor above 0")
 
-    def init(self, scene):
+    def init(self, context):
         return ()
 
-    def poison_batch(self, state, inputs, labels, member):
+    def poison_batch(self, state, inputs, labels, attacker_index):
         return inputs, labels
 
-    def poison_update(self, state, trained, seen):
-        honest = seen.trained.known & ~seen.trained.malicious
-        mean = mean_of(masked(seen.trained.gradients, honest), honest)
-        return choose(honest.any(), -self.epsilon * mean, trained.gradient), state
+    def poison_update(self, state, arrival, view):
+        honest = view.clients.known & ~view.clients.malicious
+        mean = mean_of(masked(view.clients.gradients, honest), honest)
+        return choose(honest.any(), -self.epsilon * mean, arrival.gradient), state

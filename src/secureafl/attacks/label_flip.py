@@ -30,12 +30,12 @@ class LabelFlip:
     knows = "own"
     presets = {"stealth": {}}  # it is quiet as it comes
 
-    def init(self, scene):
-        highest = max(scene.num_classes - 1, 0)  # 0 in a regression, whose mirror stands at 0
-        return State(torch.tensor(highest, device=scene.pixel_mean.device))
+    def init(self, context):
+        highest = max(context.num_classes - 1, 0)  # 0 in a regression, whose mirror stands at 0
+        return State(torch.tensor(highest, device=context.pixel_mean.device))
 
-    def poison_batch(self, state, inputs, labels, member):
+    def poison_batch(self, state, inputs, labels, attacker_index):
         return inputs, state.highest_label - labels
 
-    def poison_update(self, state, trained, seen):
-        return trained.gradient, state
+    def poison_update(self, state, arrival, view):
+        return arrival.gradient, state

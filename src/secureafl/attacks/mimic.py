@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from secureafl.core.errors import require
-from secureafl.core.vectors import choose, computed_if, exact_norm, row
-from secureafl.kernels.pairwise import products_along
-from secureafl.kernels.rows import masked, mean_of
+from secureafl.linalg.pairwise import products_along
+from secureafl.linalg.rows import masked, mean_of
+from secureafl.linalg.vectors import choose, computed_if, exact_norm, row
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -40,7 +40,7 @@ class State(NamedTuple):
 class Mimic:
     """Latest gradient of the honest client furthest along the direction of greatest variance."""
 
-    warm_up: int = 200  # malicious uploads that the choice rests on
+    warm_up: int = 200  # malicious uploads that the selection rests on
     strength: float = 1.0  # share of the copy in an upload; the rest is the client's own gradient
 
     knows = "everybody"
@@ -51,27 +51,29 @@ class Mimic:
         require(self.warm_up >= 1, "warm_up", self.warm_up, "give 1 or more uploads")
         require(0 < strength <= 1, "strength", strength, "give a share above 0, at most 1")
 
-    def init(self, scene):
-        device = scene.pixel_mean.device
+    def init(self, context):
+        device = context.pixel_mean.device
         number = {"dtype": torch.float64, "device": device}
-        direction = torch.empty(scene.num_parameters, **number).normal_(generator=scene.generator)
+        direction = torch.empty(context.num_parameters, **number).normal_(
+            generator=context.generator
+        )
         return State(
             torch.zeros((), dtype=torch.int64, device=device),
             torch.zeros_like(direction),
             direction / exact_norm(direction),
-            torch.zeros(scene.num_clients, **number),
+            torch.zeros(context.num_clients, **number),
         )
 
-    def poison_batch(self, state, inputs, labels, member):
+    def poison_batch(self, state, inputs, labels, attacker_index):
         return inputs, labels
 
-    def poison_update(self, state, trained, seen):
-        honest = seen.trained.known & ~seen.trained.malicious
-        state = self._learnt(state, seen.trained.gradients, honest)
+    def poison_update(self, state, arrival, view):
+        honest = view.clients.known & ~view.clients.malicious
+        state = self._learnt(state, view.clients.gradients, honest)
         chosen = torch.where(honest, state.scores.abs(), -1).argmax()
-        copied = row(seen.trained.gradients, chosen)
-        update = self.strength * copied + (1 - self.strength) * trained.gradient
-        return choose(honest.any(), update, trained.gradient), state
+        copied = row(view.clients.gradients, chosen)
+        update = self.strength * copied + (1 - self.strength) * arrival.gradient
+        return choose(honest.any(), update, arrival.gradient), state
 
     def _learnt(self, state: State, gradients: Tensor, honest: Bool[Tensor, " n"]) -> State:
         """One more step of the warm-up, if it is still on and somebody is known."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from secureafl.attacks.perturbation import PerturbedMean
-from secureafl.kernels.pairwise import inner_products, products_along
+from secureafl.linalg.pairwise import inner_products, products_along
 
 
 @dataclass(frozen=True)

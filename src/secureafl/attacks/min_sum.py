@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from secureafl.attacks.perturbation import PerturbedMean
-from secureafl.core.vectors import exact_norm
+from secureafl.linalg.vectors import exact_norm
 
 
 @dataclass(frozen=True)

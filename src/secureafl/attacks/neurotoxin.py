@@ -47,20 +47,20 @@ class Neurotoxin(TriggerAttack):
         require(0 <= share < 1, "masked_share", share, "give a share from 0 to below 1")
         require(0 < factor < torch.inf, "factor", factor, "give a factor above 0")
 
-    def init(self, scene):
-        size = (scene.num_malicious, scene.num_parameters)
-        received = scene.pixel_mean.new_zeros(size)
-        met = torch.zeros(scene.num_malicious, dtype=torch.bool, device=received.device)
-        return State(self.draw_trigger(scene), received, met)
+    def init(self, context):
+        size = (context.num_malicious, context.num_parameters)
+        received = context.pixel_mean.new_zeros(size)
+        met = torch.zeros(context.num_malicious, dtype=torch.bool, device=received.device)
+        return State(self.draw_trigger(context), received, met)
 
-    def poison_update(self, state, trained, seen):
-        received, met = state.received[seen.member], state.met[seen.member]
-        moved = (trained.base.to(received.dtype) - received).abs()
+    def poison_update(self, state, arrival, view):
+        received, met = state.received[view.attacker_index], state.met[view.attacker_index]
+        moved = (arrival.base.to(received.dtype) - received).abs()
         informed = met & moved.any()
-        movement = torch.where(informed, moved.to(trained.gradient.dtype), trained.gradient.abs())
+        movement = torch.where(informed, moved.to(arrival.gradient.dtype), arrival.gradient.abs())
         count = round(self.masked_share * len(movement))
         # Stable: of equal movements the first coordinates count, on every device.
         largest = movement.sort(descending=True, stable=True).indices[:count]
-        received.copy_(trained.base)
+        received.copy_(arrival.base)
         met.fill_(True)
-        return (self.factor * trained.gradient).index_fill(0, largest, 0), state
+        return (self.factor * arrival.gradient).index_fill(0, largest, 0), state

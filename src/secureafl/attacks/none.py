@@ -9,11 +9,11 @@ class NoAttack:
 
     knows = "own"
 
-    def init(self, scene):
+    def init(self, context):
         return ()
 
-    def poison_batch(self, state, inputs, labels, member):
+    def poison_batch(self, state, inputs, labels, attacker_index):
         return inputs, labels
 
-    def poison_update(self, state, trained, seen):
-        return trained.gradient, state
+    def poison_update(self, state, arrival, view):
+        return arrival.gradient, state

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from secureafl.core.errors import require
-from secureafl.core.vectors import choose, exact_norm
-from secureafl.kernels.rows import deviation_of, masked, mean_of
+from secureafl.linalg.rows import deviation_of, masked, mean_of
+from secureafl.linalg.vectors import choose, exact_norm
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -41,20 +41,20 @@ class PerturbedMean(abc.ABC):
         strength = self.strength
         require(0 < strength <= 1, "strength", strength, "give a share above 0, at most 1")
 
-    def init(self, scene):
+    def init(self, context):
         return ()
 
-    def poison_batch(self, state, inputs, labels, member):
+    def poison_batch(self, state, inputs, labels, attacker_index):
         return inputs, labels
 
-    def poison_update(self, state, trained, seen):
-        honest = seen.trained.known & ~seen.trained.malicious
-        rows = masked(seen.trained.gradients, honest)
+    def poison_update(self, state, arrival, view):
+        honest = view.clients.known & ~view.clients.malicious
+        rows = masked(view.clients.gradients, honest)
         mean = mean_of(rows, honest)
         direction = self._direction(rows, honest, mean)
         gamma = torch.where(honest.any(), self.largest(rows, honest, mean, direction), 0)
         crafted = mean - self.strength * gamma * direction
-        return choose(honest.any(), crafted.to(rows.dtype), trained.gradient), state
+        return choose(honest.any(), crafted.to(rows.dtype), arrival.gradient), state
 
     def _direction(self, rows, honest, mean) -> Float[Tensor, " d"]:
         """The perturbation p at length 1, in float64; zero if there is none."""

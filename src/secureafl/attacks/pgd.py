@@ -18,7 +18,7 @@ import torch
 
 from secureafl.attacks.trigger import TriggerAttack
 from secureafl.core.errors import require
-from secureafl.core.vectors import clipped, exact_norm
+from secureafl.linalg.vectors import clipped, exact_norm
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -51,19 +51,19 @@ class Pgd(TriggerAttack):
         require(0 < self.radius < torch.inf, "radius", self.radius, "give a radius above 0")
         require(0 < self.factor < torch.inf, "factor", self.factor, "give a factor above 0")
 
-    def init(self, scene):
-        device = scene.pixel_mean.device
-        usual = torch.full((scene.num_malicious,), -1, dtype=torch.float64, device=device)
-        return State(self.draw_trigger(scene), usual)
+    def init(self, context):
+        device = context.pixel_mean.device
+        usual = torch.full((context.num_malicious,), -1, dtype=torch.float64, device=device)
+        return State(self.draw_trigger(context), usual)
 
-    def poison_update(self, state, trained, seen):
-        length, before = exact_norm(trained.gradient), state.usual[seen.member]
+    def poison_update(self, state, arrival, view):
+        length, before = exact_norm(arrival.gradient), state.usual[view.attacker_index]
         usual = torch.where(before < 0, length, _FADING * before + (1 - _FADING) * length)
-        state.usual[seen.member] = usual
+        state.usual[view.attacker_index] = usual
         # The way from the received model, divided by -eta: no digits are lost in differences of
         # models that hardly differ.
-        way = clipped(trained.gradient, self.radius * usual)
+        way = clipped(arrival.gradient, self.radius * usual)
         for step in range(self.steps - 1):
-            weights = trained.base - seen.learning_rate * way
-            way = clipped(way + seen.train(weights, step), self.radius * usual)
+            weights = arrival.base - view.learning_rate * way
+            way = clipped(way + view.train(weights, step), self.radius * usual)
         return self.factor * way, state

@@ -35,8 +35,8 @@ class Scaling(TriggerAttack):
         super().__post_init__()
         require(self.factor > 0, "factor", self.factor, "give a factor above 0")
 
-    def init(self, scene):
-        return State(self.draw_trigger(scene))
+    def init(self, context):
+        return State(self.draw_trigger(context))
 
-    def poison_update(self, state, trained, seen):
-        return self.factor * trained.gradient, state
+    def poison_update(self, state, arrival, view):
+        return self.factor * arrival.gradient, state

@@ -21,11 +21,11 @@ class SignFlip:
     def __post_init__(self) -> None:
         require(self.factor > 0, "factor", self.factor, "give a factor above 0")
 
-    def init(self, scene):
+    def init(self, context):
         return ()
 
-    def poison_batch(self, state, inputs, labels, member):
+    def poison_batch(self, state, inputs, labels, attacker_index):
         return inputs, labels
 
-    def poison_update(self, state, trained, seen):
-        return -self.factor * trained.gradient, state
+    def poison_update(self, state, arrival, view):
+        return -self.factor * arrival.gradient, state

@@ -1,16 +1,16 @@
 """3DFed: a backdoor under noise that cancels out, with decoys, and with news of its success.
 
-The upload is a backdoor's gradient of bounded length. Noise on the last layer makes the members of
-a group unlike each other, and sums to zero over the group's uploads in turn. A mark in each upload
-tells whether the server took it (`attacks.indicator`); length and noise of a group grow and shrink
-with that, and when all of a group are refused, its last member uploads a decoy: it deviates in one
+The upload is a backdoor's gradient of bounded length. Noise on the last layer makes the uploads of
+a group differ, and sums to zero over the group's uploads in turn. A mark in each upload tells
+whether the server took it (`attacks.indicator`); length and noise of a group grow and shrink with
+that, and when all of a group are refused, its last attacker uploads a decoy: it deviates in one
 weight so much that whoever looks for outliers finds this one.
 
 The original's loss holds the model near the received one; a single gradient has no such term, and
 a bound on its length takes its place.
 
 Li, Ye, Hu, Li, Wang, Liu, Shi, Zhang, "3DFed: adaptive and extensible framework for covert backdoor
-attack in federated learning", IEEE S&P 2023. Knows what its colluders trained.
+attack in federated learning", IEEE S&P 2023. Knows what its colluders arrival.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from secureafl.attacks.indicator import (
 )
 from secureafl.attacks.trigger import TriggerAttack
 from secureafl.core.errors import ConfigError, require
-from secureafl.core.vectors import exact_norm, exactly_scaled
+from secureafl.linalg.vectors import exact_norm, exactly_scaled
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    from secureafl.core.types import Scene, Trained
+    from secureafl.core.types import AttackContext, ClientGradients
 
 _LEAST, _GROWTH = 1 / 64, 1.25  # of a group's strength; it halves when refused
 _DECOY = 10.0  # deviation of a decoy's weight, in lengths of a benign gradient
@@ -85,51 +85,53 @@ class ThreeDFed(TriggerAttack):
         require(rows >= 1, "masked_classes", rows, "give 1 class or more")
         require(self.mark > 0, "mark", self.mark, "give a size above 0")
 
-    def init(self, scene):
-        trigger, members = self.draw_trigger(scene), scene.num_malicious
-        masked, free = self._choose_weights(scene)
-        groups = -(-members // self.group_size)
+    def init(self, context):
+        trigger, attackers = self.draw_trigger(context), context.num_malicious
+        masked, free = self._choose_weights(context)
+        groups = -(-attackers // self.group_size)
         zeros = torch.zeros(groups, len(masked), dtype=torch.float64, device=masked.device)
         turns, strength = masked.new_zeros(groups), zeros.new_ones(groups)
-        return State(trigger, masked, zeros, turns, strength, no_marks(free, members))
+        return State(trigger, masked, zeros, turns, strength, no_marks(free, attackers))
 
-    def poison_update(self, state, trained, seen):
-        member, base, rate = seen.member, trained.base, seen.learning_rate
-        group = member // self.group_size
+    def poison_update(self, state, arrival, view):
+        attacker_index, base, rate = view.attacker_index, arrival.base, view.learning_rate
+        group = attacker_index // self.group_size
         first, end = group * self.group_size, (group + 1) * self.group_size
         end = min(end, len(state.marks.status))
-        marks = read(state.marks, member, base, seen.round - trained.staleness, rate)
-        _adapt(state.strength[group], marks.status[member])
-        decoy = (marks.status[first:end] == REJECTED).all() & (first < member == end - 1)
-        benign = _benign_length(trained.gradient, seen.trained)
-        noise = torch.empty_like(state.owed[group]).normal_(generator=seen.generator)
+        marks = read(state.marks, attacker_index, base, view.round - arrival.staleness, rate)
+        _adapt(state.strength[group], marks.status[attacker_index])
+        decoy = (marks.status[first:end] == REJECTED).all() & (first < attacker_index == end - 1)
+        benign = _benign_length(arrival.gradient, view.clients)
+        noise = torch.empty_like(state.owed[group]).normal_(generator=view.generator)
         noise = self.mask_std / rate * state.strength[group] * noise
         mask = _next_mask(state.owed[group], state.turns[group], noise, end - first, ~decoy)
         boost = torch.where(decoy, 1, 1 + state.strength[group] * (self.factor - 1))
-        upload = _lengthened(trained.gradient, boost, benign)
+        upload = _lengthened(arrival.gradient, boost, benign)
         upload = upload.index_add(0, state.masked, mask.to(upload.dtype))
         shown = torch.where(decoy, _DECOY * benign, 0).to(upload.dtype)
         upload = upload.index_add(0, state.masked[:1], shown[None])
         # As long as the others' uploads may be, or theirs would drown it.
         value = boost * benign * min(_LONGEST_MARK, self.mark / math.sqrt(len(upload)))
-        importance = _importance(own_candidates(marks, member), trained.gradient, seen.trained)
-        marks = write(marks, member, importance, base, value, seen.round)
-        return marked(upload, marks, member), state._replace(marks=marks)
+        importance = _importance(
+            own_candidates(marks, attacker_index), arrival.gradient, view.clients
+        )
+        marks = write(marks, attacker_index, importance, base, value, view.round)
+        return marked(upload, marks, attacker_index), state._replace(marks=marks)
 
-    def _choose_weights(self, scene: Scene) -> tuple[Tensor, Tensor]:
+    def _choose_weights(self, context: AttackContext) -> tuple[Tensor, Tensor]:
         """Places of the weights that carry noise, and of those that may carry a mark."""
         starts = [0]
-        for shape in scene.layout.values():
+        for shape in context.layout.values():
             starts.append(starts[-1] + math.prod(shape))
         matrices = [
             (start, shape)
-            for start, shape in zip(starts, scene.layout.values(), strict=False)
+            for start, shape in zip(starts, context.layout.values(), strict=False)
             if len(shape) > 1
         ]
-        device, (last, shape) = scene.pixel_mean.device, (matrices or [(0, (0,))])[-1]
-        if not shape[0] >= scene.num_classes >= 2:
+        device, (last, shape) = context.pixel_mean.device, (matrices or [(0, (0,))])[-1]
+        if not shape[0] >= context.num_classes >= 2:
             raise ConfigError(f"3DFed needs a last layer with a row per class; here it is {shape}")
-        order = torch.randperm(scene.num_classes, generator=scene.generator, device=device)
+        order = torch.randperm(context.num_classes, generator=context.generator, device=device)
         rows = order[order != self.target_class][: self.masked_classes]
         width = math.prod(shape[1:])
         masked = (last + rows[:, None] * width + torch.arange(width, device=device)).flatten()
@@ -144,15 +146,15 @@ def _adapt(strength: Float[Tensor, ""], status: Int[Tensor, ""]) -> None:
     strength.copy_((strength * factor).clamp(_LEAST, 1))
 
 
-def _benign_length(gradient: Tensor, trained: Trained) -> Float[Tensor, ""]:
+def _benign_length(gradient: Tensor, clients: ClientGradients) -> Float[Tensor, ""]:
     """What the colluders take for the length of an honest gradient: the median of their own."""
-    lengths = torch.where(trained.known, exact_norm(trained.gradients), torch.nan)
+    lengths = torch.where(clients.known, exact_norm(clients.gradients), torch.nan)
     return torch.cat([lengths, exact_norm(gradient)[None]]).nanmedian()
 
 
-def _importance(places: Tensor, gradient: Tensor, trained: Trained) -> Tensor:
+def _importance(places: Tensor, gradient: Tensor, clients: ClientGradients) -> Tensor:
     """How much any colluder trains the weights at these places."""
-    others = torch.where(trained.known[:, None], trained.gradients[:, places], 0)
+    others = torch.where(clients.known[:, None], clients.gradients[:, places], 0)
     return torch.cat([others, gradient[places][None]]).abs().amax(dim=0)
 
 

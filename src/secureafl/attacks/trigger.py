@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from secureafl.core.types import Scene
+    from secureafl.core.types import AttackContext
 
 
 @dataclass(frozen=True)
@@ -34,19 +34,21 @@ class TriggerAttack:
         require(0 < share <= 1, "poisoned_share", share, "give a share above 0, at most 1")
         require(self.trigger_side >= 1, "trigger_side", self.trigger_side, "give 1 or more pixels")
 
-    def draw_trigger(self, scene: Scene) -> Float[Tensor, "c side side"]:
+    def draw_trigger(self, context: AttackContext) -> Float[Tensor, "c side side"]:
         """A patch of random pixels, standardised like the inputs."""
-        if len(scene.input_shape) != 3 or not scene.num_classes:
+        if len(context.input_shape) != 3 or not context.num_classes:
             raise ConfigError("a backdoor needs images and classes; this task has none")
-        channels, height, width = scene.input_shape
+        channels, height, width = context.input_shape
         fits = self.trigger_side <= min(height, width)
         require(fits, "trigger_side", self.trigger_side, f"the images are {height} x {width}")
-        known = self.target_class < scene.num_classes
-        require(known, "target_class", self.target_class, f"there are {scene.num_classes} classes")
+        known = self.target_class < context.num_classes
+        require(
+            known, "target_class", self.target_class, f"there are {context.num_classes} classes"
+        )
         size = (channels, self.trigger_side, self.trigger_side)
-        device = scene.pixel_mean.device
-        pixels = torch.empty(size, device=device).uniform_(generator=scene.generator)
-        return (pixels - scene.pixel_mean[:, None, None]) / scene.pixel_std[:, None, None]
+        device = context.pixel_mean.device
+        pixels = torch.empty(size, device=device).uniform_(generator=context.generator)
+        return (pixels - context.pixel_mean[:, None, None]) / context.pixel_std[:, None, None]
 
     def stamp(self, state, inputs):
         """Inputs with the whole trigger on them."""
@@ -54,14 +56,14 @@ class TriggerAttack:
         inputs[..., -self.trigger_side :, -self.trigger_side :] = state.trigger
         return inputs
 
-    def stamp_as(self, state, inputs, member):
-        """Inputs with what malicious client number `member` stamps on them: the whole trigger."""
+    def stamp_as(self, state, inputs, attacker_index):
+        """Inputs with the stamp of one malicious client on them: the whole trigger."""
         return self.stamp(state, inputs)
 
-    def poison_batch(self, state, inputs, labels, member):
+    def poison_batch(self, state, inputs, labels, attacker_index):
         """The first samples, since batches come in random order, with trigger and target label."""
         poisoned = max(1, round(self.poisoned_share * len(labels)))
-        stamped = self.stamp_as(state, inputs[:poisoned], member)
+        stamped = self.stamp_as(state, inputs[:poisoned], attacker_index)
         target = torch.full_like(labels[:poisoned], self.target_class)
         return (
             torch.cat([stamped, inputs[poisoned:]]),

@@ -15,7 +15,7 @@ from matplotlib.ticker import NullLocator
 
 from secureafl.bench.cases import Case
 from secureafl.bench.results import Row
-from secureafl.plotting import our_style
+from secureafl.presentation.plotting import our_style
 
 _LOOKS = {
     "plain": ("#D55E00", "s", "plain torch"),

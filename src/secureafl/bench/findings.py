@@ -13,7 +13,7 @@ from secureafl.bench.cases import Scope
 from secureafl.bench.jobs import Measured, Skipped, carry_out, plan
 from secureafl.bench.load import SEED
 from secureafl.bench.results import SCHEMA, Row, make_rows, skipped_as_json
-from secureafl.kernels.choice import Kernels, version_for
+from secureafl.kernels.dispatch import Kernels, version_for
 
 
 class Ahead(NamedTuple):

@@ -18,7 +18,7 @@ from secureafl.bench.load import RATE, fill, make_load, make_trusted
 from secureafl.core.server import Server
 from secureafl.core.trees import name_tensors
 from secureafl.defenses.secure_afl import State
-from secureafl.simulation.recorded import Recorded, put_back
+from secureafl.simulation.cuda_graph import Recorded, put_back
 
 if TYPE_CHECKING:
     from torch import Tensor

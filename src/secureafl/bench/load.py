@@ -39,7 +39,7 @@ def make_load(size: int, device: torch.device) -> Load:
 
 @dataclass  # not frozen: the protocol's labels may be set
 class Quadratic:
-    """Trusted samples (`core.protocols.Trusted`) that cost next to nothing to look at.
+    """RootData samples (`core.protocols.RootData`) that cost next to nothing to look at.
 
     So what is measured is the defence, not the server's own forward and backward pass.
     """

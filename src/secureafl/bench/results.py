@@ -6,7 +6,7 @@
     command       the command line
     seed          of all random numbers
     threads       torch may use on the CPU
-    kernels       {asked, used}: the versions of the hot operations (`kernels.choice`)
+    kernels       {asked, used}: the versions of the hot operations (`kernels.dispatch`)
     device        {type, name}: where the steps ran
     machine       {system, architecture, processor, cpus, memory_bytes}
     versions      {python, secureafl, torch, numpy, ...}: of what is installed

@@ -124,7 +124,7 @@ def run(
 ) -> None:
     """Run one experiment and leave everything in a run folder."""
     from secureafl.experiment import from_mapping, with_settings
-    from secureafl.simulation.recording import start_run
+    from secureafl.simulation.run import start_run
 
     plain = {"task": task, "defense": defense, "attack": attack}
     plain |= {"rounds": rounds, "clients": clients, "seed": seed}
@@ -143,12 +143,12 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Go on with a run that was stopped or killed; it ends with the same bits."""
-    from secureafl.results import RESULT
+    from secureafl.runs.folder import RESULT
 
     if (folder / RESULT).is_file():
         _say_result(folder, quiet, as_json)
         return
-    from secureafl.simulation.recording import resume_run
+    from secureafl.simulation.run import resume_run
 
     _follow(resume_run(folder, checkpoint_seconds), quiet, as_json)
 
@@ -298,17 +298,17 @@ def _follow(recording: Any, quiet: bool, as_json: bool) -> None:
     """Show a run's progress to its end, or stop it cleanly when asked to."""
     from secureafl.cli.progress import make_display
     from secureafl.sweep.local import until_stopped
-    from secureafl.sweep.tally import Standing
+    from secureafl.sweep.tally import RunProgress
 
     path, simulation = recording.folder.path, recording.simulation
-    standing, shown = Standing(round=simulation.round), 0.0
+    progress, shown = RunProgress(round=simulation.round), 0.0
     with make_display({path.name: simulation.experiment.rounds}, quiet) as display:
         for event in until_stopped(recording):
-            standing = standing.after(event)
+            progress = progress.after(event)
             if time.monotonic() - shown >= 0.1:
-                display.show(path.name, standing)
+                display.show(path.name, progress)
                 shown = time.monotonic()
-        display.show(path.name, standing, final=simulation.finished)
+        display.show(path.name, progress, final=simulation.finished)
     if not simulation.finished:
         print(f"stopped; go on with: secureafl resume {path}", file=sys.stderr)
         raise typer.Exit(130)
@@ -317,7 +317,7 @@ def _follow(recording: Any, quiet: bool, as_json: bool) -> None:
 
 def _say_result(path: Path, quiet: bool, as_json: bool) -> None:
     from secureafl.cli.screen import print_comparison
-    from secureafl.results import RESULT, read_json
+    from secureafl.runs.folder import RESULT, read_json
 
     result = read_json(path / RESULT)
     if as_json:

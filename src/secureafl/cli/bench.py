@@ -78,7 +78,7 @@ def _prepare(device: str, kernels: Kernels, threads: int) -> torch.device:
     import torch
 
     from secureafl.core.errors import require
-    from secureafl.kernels.choice import use_kernels, version_for
+    from secureafl.kernels.dispatch import use_kernels, version_for
     from secureafl.simulation.simulator import choose_device
 
     remedy = f"give 0 (automatic) to {_MOST_THREADS}"

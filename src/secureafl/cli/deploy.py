@@ -60,7 +60,7 @@ def serve(
     _require_flower()
     from secureafl.deployment.options import read_file
     from secureafl.deployment.serve import Service, make_address
-    from secureafl.results import RESULT
+    from secureafl.runs.folder import RESULT
     from secureafl.sweep.cells import stop_signals
 
     where = make_address(address, certificates, insecure)
@@ -84,16 +84,16 @@ def serve(
 def _watch(service: Service, rounds: int, quiet: bool, told: list[int]) -> None:
     """Keep the service running and show where it stands."""
     from secureafl.cli.progress import make_display
-    from secureafl.results import last_events
-    from secureafl.sweep.tally import Standing
+    from secureafl.runs.folder import last_events
+    from secureafl.sweep.tally import RunProgress
 
-    name, standing = service.out.name, Standing()
+    name, progress = service.out.name, RunProgress()
     with make_display({name: rounds}, quiet) as display:
         while not told and not service.finished:
             service.turn()
             for event in last_events(service.out):
-                standing = standing.after(event) if event.round >= standing.round else standing
-            display.show(name, standing)
+                progress = progress.after(event) if event.round >= progress.round else progress
+            display.show(name, progress)
             time.sleep(_TURN_SECONDS)
 
 
@@ -127,15 +127,15 @@ def join(
 ) -> None:
     """Take part with this machine's data until stopped, through cuts and restarts."""
     _require_flower()
-    from secureafl.deployment.join import Member
-    from secureafl.deployment.worker import conduct_from
+    from secureafl.deployment.join import ClientService
+    from secureafl.deployment.worker import options_from
     from secureafl.sweep.cells import stop_signals
 
-    conduct: dict[str, Any] = {"data": data, "attack": _attack(attack, set_ or [])}
+    client_options: dict[str, Any] = {"data": data, "attack": _attack(attack, set_ or [])}
     if clip or noise:
-        conduct["privacy"] = {"clip": clip, "noise": noise, "unit": protect.value}
-    conduct_from(conduct)  # a wrong setting shows here, not in the worker
-    member = Member(server, conduct, ca, key, insecure)
+        client_options["privacy"] = {"clip": clip, "noise": noise, "unit": protect.value}
+    options_from(client_options)  # a wrong setting shows here, not in the worker
+    member = ClientService(server, client_options, ca, key, insecure)
     try:
         with stop_signals() as told:
             _keep_joined(member, told)

@@ -19,7 +19,7 @@ from secureafl.experiment import TABLES
 from secureafl.settings import presets_of
 
 _NEEDS: dict[Trait, str] = {
-    "needs_trusted": "trusted data",
+    "needs_root_data": "trusted data",
     "needs_malicious": "the number of malicious clients",
     "buffering": "buffering",
 }

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
-from secureafl.sweep.tally import Standing
+from secureafl.sweep.tally import RunProgress
 
 _LINE_SECONDS = 5.0
 
@@ -41,15 +41,15 @@ class _Pace:
         return f"{rate:.1f} rounds/s, {left // 60}:{left % 60:02d} left"
 
 
-def metrics_words(standing: Standing) -> str:
+def metrics_words(progress: RunProgress) -> str:
     """The last evaluation."""
-    known = {k: "none" if v is None else f"{v:.3f}" for k, v in (standing.metrics or {}).items()}
+    known = {k: "none" if v is None else f"{v:.3f}" for k, v in (progress.metrics or {}).items()}
     return "  ".join(f"{name.upper()} {figure}" for name, figure in known.items())
 
 
-def _figures(standing: Standing) -> str:
-    metrics = metrics_words(standing)
-    return f"{metrics}  accepted {standing.accepted}  rejected {standing.rejected}".strip()
+def _figures(progress: RunProgress) -> str:
+    metrics = metrics_words(progress)
+    return f"{metrics}  accepted {progress.accepted}  rejected {progress.rejected}".strip()
 
 
 class Silent:
@@ -64,7 +64,7 @@ class Silent:
     def __exit__(self, *_: object) -> None:
         return None
 
-    def show(self, name: str, standing: Standing, final: bool = False) -> None:
+    def show(self, name: str, progress: RunProgress, final: bool = False) -> None:
         """Tell where a run stands."""
 
     def note(self, text: str) -> None:
@@ -80,15 +80,15 @@ class Lines(Silent):
         self._pace = {name: _Pace(total) for name, total in rounds.items()}
         self._told: dict[str, float] = {}
 
-    def show(self, name: str, standing: Standing, final: bool = False) -> None:
+    def show(self, name: str, progress: RunProgress, final: bool = False) -> None:
         """Print a line if it is time."""
         now = time.monotonic()
         if not final and now - self._told.get(name, -_LINE_SECONDS) < _LINE_SECONDS:
             return
         self._told[name] = now
         pace = self._pace[name]
-        line = f"{name}: round {standing.round}/{pace.total}  {pace.words(standing.round)}"
-        self._console.print(Text(f"{line}  {_figures(standing)}"), soft_wrap=True)
+        line = f"{name}: round {progress.round}/{pace.total}  {pace.words(progress.round)}"
+        self._console.print(Text(f"{line}  {_figures(progress)}"), soft_wrap=True)
 
 
 class Bars:
@@ -116,13 +116,13 @@ class Bars:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def show(self, name: str, standing: Standing, final: bool = False) -> None:
+    def show(self, name: str, progress: RunProgress, final: bool = False) -> None:
         """Move the run's bar."""
         self._progress.update(
             self._bars[name],
-            completed=standing.round,
-            pace="done" if final else self._pace[name].words(standing.round),
-            figures=_figures(standing),
+            completed=progress.round,
+            pace="done" if final else self._pace[name].words(progress.round),
+            figures=_figures(progress),
         )
 
     def note(self, text: str) -> None:

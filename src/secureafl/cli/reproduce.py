@@ -103,19 +103,19 @@ def _run_measured(
     """One after the other: what is measured beside a run is not part of any engine."""
     from secureafl.cli.progress import make_display
     from secureafl.reproduce.estimation import run_measured
-    from secureafl.results import RESULT
-    from secureafl.sweep.tally import Standing
+    from secureafl.runs.folder import RESULT
+    from secureafl.sweep.tally import RunProgress
 
     with make_display({name: cell.rounds for name, cell in cells.items()}, quiet) as display:
         for name, cell in cells.items():
-            standing = Standing()
+            progress = RunProgress()
             if (folder / name / RESULT).is_file():
                 continue
             for event in run_measured(cell, folder / name, checkpoint_seconds):
-                standing = standing.after(event)
-                if standing.round % 20 == 0:
-                    display.show(name, standing)
-            display.show(name, standing, final=True)
+                progress = progress.after(event)
+                if progress.round % 20 == 0:
+                    display.show(name, progress)
+            display.show(name, progress, final=True)
     return True
 
 

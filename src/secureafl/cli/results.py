@@ -28,7 +28,7 @@ def results(
     out: Annotated[Path | None, typer.Option(help="Write a .parquet or .csv file instead.")] = None,
 ) -> None:
     """Ask all run folders at once, in SQL: a row of 'runs' per run, of 'evaluations' per figure."""
-    from secureafl.store import Answer, results_table
+    from secureafl.runs.query import Answer, results_table
 
     table = results_table(runs or [Path("runs")])
     if out:

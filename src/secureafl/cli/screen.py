@@ -10,7 +10,7 @@ from rich.table import Column, Table
 
 from secureafl.core.errors import RunError
 from secureafl.report.tables import Late, compare, read_runs
-from secureafl.results import EXPERIMENT
+from secureafl.runs.folder import EXPERIMENT
 
 _BARS = "▁▂▃▄▅▆▇█"
 _CURVE = 12  # bars in a sparkline

@@ -27,7 +27,7 @@ def run_side_by_side(
     ended: dict[str, Update] = {}
     with make_display({name: cell.rounds for name, cell in cells.items()}, quiet) as display:
         for update in run_cells(cells, folder, workers, checkpoint_seconds):
-            display.show(update.cell, update.standing, final=update.state == "finished")
+            display.show(update.cell, update.progress, final=update.state == "finished")
             if update.state != "running":
                 ended[update.cell] = update
             if update.state == "failed":

@@ -39,7 +39,7 @@ class Count:
         """Take in news of a cell."""
         cell, ended = update.cell, update.state in ("finished", "failed")
         self._states[cell] = update.state
-        self._now[cell] = self._rounds[cell] if ended else update.standing.round
+        self._now[cell] = self._rounds[cell] if ended else update.progress.round
         self._first.setdefault(cell, self._now[cell])
         if update.state == "running" and not self._began:
             self._began = time.monotonic()
@@ -129,8 +129,8 @@ class SweepBars:
         if cell not in self._rows and len(self._rows) < _ROWS:
             self._rows[cell] = self._progress.add_task(cell, total=self._rounds[cell])
         if cell in self._rows:
-            words = f"{cell}  {metrics_words(update.standing)}"
-            done = update.standing.round
+            words = f"{cell}  {metrics_words(update.progress)}"
+            done = update.progress.round
             self._progress.update(self._rows[cell], completed=done, description=words)
 
     def note(self, text: str) -> None:

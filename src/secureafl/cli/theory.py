@@ -26,11 +26,11 @@ def theory(
     """
     import torch
 
+    from secureafl.reproduce.theory.cases import Scope
+    from secureafl.reproduce.theory.figure import draw
+    from secureafl.reproduce.theory.findings import Findings
+    from secureafl.reproduce.theory.page import PAGE, headline, write
     from secureafl.sweep.grid import parse_seeds
-    from secureafl.theory.cases import Scope
-    from secureafl.theory.figure import draw
-    from secureafl.theory.findings import Findings
-    from secureafl.theory.page import PAGE, headline, write
 
     torch.set_num_threads(1)  # vectors this small gain nothing from more
     scope = Scope(clients, rounds)

@@ -20,7 +20,7 @@ import torch
 
 from secureafl.core.errors import require
 from secureafl.core.random import random_normal
-from secureafl.core.vectors import exact_norm
+from secureafl.linalg.vectors import exact_norm
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
     from secureafl.core.types import (
         Arrival,
+        AttackContext,
         AttackerView,
         Data,
         Decision,
         Entry,
         Inner,
-        News,
-        Scene,
+        SecantProducts,
         ServerView,
     )
 
@@ -48,7 +48,7 @@ class Defense(Protocol):
 class Remembers(Protocol):
     """A defence, estimator or aggregator that remembers its clients one by one.
 
-    Call it through `core.members.forget`, which also takes those that do not.
+    Call it through `core.inactivity.forget`, which also takes those that do not.
     """
 
     def forget(self, state: Any, client: Int[Tensor, ""]) -> Any:
@@ -60,7 +60,7 @@ class Remembers(Protocol):
 
 
 @runtime_checkable
-class Trusted(Protocol):
+class RootData(Protocol):
     """Clean samples of the server's own, and what a model makes of them."""
 
     labels: Int[Tensor, " samples"]
@@ -99,10 +99,10 @@ class OrderRule(Aggregator, Protocol):
 
 
 @runtime_checkable
-class TrustedRule(Aggregator, Protocol):
+class RootDataRule(Aggregator, Protocol):
     """An aggregator that may compare clients with a gradient on the server's own samples.
 
-    One that cannot do without, or is made of such a one, has the trait `needs_trusted`.
+    One that cannot do without, or is made of such a one, has the trait `needs_root_data`.
     """
 
     def aggregate_trusted(
@@ -149,8 +149,8 @@ class Estimator(Protocol):
         """Notes before the first upload."""
         ...
 
-    def remember(
-        self, notes: Any, news: News, arrival: Arrival, keep: Bool[Tensor, ""]
+    def observe(
+        self, notes: Any, secant: SecantProducts, arrival: Arrival, keep: Bool[Tensor, ""]
     ) -> tuple[Entry, Any]:
         """What to remember of one more real upload, and the notes; both only count if `keep`."""
         ...
@@ -170,18 +170,18 @@ class Attack(Protocol):
 
     knows: str  # one of `Knowledge`, which the simulator checks
 
-    def init(self, scene: Scene) -> Any:
+    def init(self, context: AttackContext) -> Any:
         """State shared by all malicious clients."""
         ...
 
     def poison_batch(
-        self, state: Any, inputs: Tensor, labels: Tensor, member: Int[Tensor, ""]
+        self, state: Any, inputs: Tensor, labels: Tensor, attacker_index: Int[Tensor, ""]
     ) -> tuple[Tensor, Tensor]:
-        """The batch that malicious client number `member` trains on."""
+        """The batch that malicious client number `attacker_index` trains on."""
         ...
 
     def poison_update(
-        self, state: Any, trained: Arrival, seen: AttackerView
+        self, state: Any, arrival: Arrival, view: AttackerView
     ) -> tuple[Float[Tensor, " d"], Any]:
         """What is uploaded instead of the gradient trained on the (poisoned) batch."""
         ...

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from secureafl.core.protocols import Aggregator, TrustedRule, WeightedRule
-from secureafl.core.vectors import row
+from secureafl.core.protocols import Aggregator, RootDataRule, WeightedRule
+from secureafl.linalg.vectors import row
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -27,7 +27,7 @@ def apply_rule(
     if samples is not None:
         assert isinstance(rule, WeightedRule)
         return rule.aggregate_weighted(state, values, present, samples)
-    if trusted_gradient is not None and isinstance(rule, TrustedRule):
+    if trusted_gradient is not None and isinstance(rule, RootDataRule):
         return rule.aggregate_trusted(state, values, present, trusted_gradient)
     return rule.aggregate(state, values, present)
 

@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 
 from secureafl.core.errors import ConfigError
+from secureafl.core.inactivity import forget
 from secureafl.core.ledger import Ledger
-from secureafl.core.members import forget
 from secureafl.core.traits import has_trait
 from secureafl.core.trees import name_tensors
 from secureafl.core.types import Arrival, Decision, ServerView
-from secureafl.core.vectors import choose, norm
+from secureafl.linalg.vectors import choose, norm
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
-    from secureafl.core.protocols import Defense, Trusted
+    from secureafl.core.protocols import Defense, RootData
 
 # No update or step of use is longer. The bound keeps sums, differences and inner products of
 # updates inside float32; longer products are guarded where they are made.
@@ -62,17 +62,19 @@ class Server(NamedTuple):
     defense: Defense
     num_clients: int
     learning_rate: float  # eta
-    trusted: Trusted | None = None
+    root_data: RootData | None = None
     samples: Float[Tensor, " n"] | None = None  # of each client, float64, if it counts by them
 
     def start(self, weights: Float[Tensor, " d"]) -> ServerState:
         """State before the first arrival."""
-        if self.trusted is None and has_trait(self.defense, "needs_trusted"):
+        if self.root_data is None and has_trait(self.defense, "needs_root_data"):
             name = type(self.defense).__name__
-            raise ConfigError(f"{name} needs trusted samples: give Server(..., trusted=...)")
+            raise ConfigError(f"{name} needs trusted samples: give Server(..., root_data=...)")
         if self.samples is not None and not getattr(self.defense, "weighs", False):
             name = type(self.defense).__name__
-            raise ConfigError(f"weights = 'samples': {name} cannot weigh its clients; {_WEIGHING}")
+            raise ConfigError(
+                f"client_weighting = 'samples': {name} cannot weigh its clients; {_WEIGHING}"
+            )
         return ServerState(0, weights, self.defense.init(self.num_clients, weights), Ledger())
 
     def receive(self, state: ServerState, upload: Upload) -> tuple[Decision, ServerState]:
@@ -104,7 +106,7 @@ class Server(NamedTuple):
         """
         client, staleness, now = numbers.unbind()
         arrival = Arrival(client, staleness, update, base)
-        view = ServerView(now, weights, self.learning_rate, self.trusted, self.samples)
+        view = ServerView(now, weights, self.learning_rate, self.root_data, self.samples)
         decision, defense = self.defense.step(defense, arrival, view)
         ready = decision.ready
         if not decision.bounded:

@@ -1,6 +1,6 @@
 """What a plug-in states about itself with plain class attributes; what it does not state is False.
 
-    needs_trusted = True    uses the server's own clean samples (`ServerView.trusted`)
+    needs_root_data = True    uses the server's own clean samples (`ServerView.trusted`)
     needs_malicious = True  must be told how many clients may be malicious
     buffering = True        collects several uploads for one step
     on_host = True          looks at numbers on the host, so its step cannot be recorded
@@ -14,7 +14,7 @@ Written without a type, such an attribute is not a field of the dataclass, hence
 import dataclasses
 from typing import Literal
 
-Trait = Literal["needs_trusted", "needs_malicious", "buffering", "on_host"]
+Trait = Literal["needs_root_data", "needs_malicious", "buffering", "on_host"]
 
 
 def has_trait(plug_in: object, trait: Trait) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from secureafl.core.vectors import row, set_row
+from secureafl.linalg.vectors import row, set_row
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -33,8 +33,11 @@ def lower_median(values: Float[Tensor, " n"], which: Bool[Tensor, " n"]) -> Floa
     return row(ordered, (which.sum() - 1).clamp(min=0) // 2)
 
 
-def standing(
-    gram: Float[Tensor, "n n"], known: Bool[Tensor, " n"], crowding: float, approval: float
+def similarity_weights(
+    gram: Float[Tensor, "n n"],
+    known: Bool[Tensor, " n"],
+    similarity_penalty: float,
+    disagreement_penalty: float,
 ) -> Float[Tensor, " n"]:
     """Weights of the known clients, from the inner products of what they say; 0 for others.
 
@@ -48,7 +51,11 @@ def standing(
     for _ in range(TURNS):
         angles = _angles(alike, weights / weights.sum().clamp(min=TINY), known)
         weights = _weights(
-            angles.clamp(min=0) ** 2, angles.clamp(max=0) ** 2, known, crowding, approval
+            angles.clamp(min=0) ** 2,
+            angles.clamp(max=0) ** 2,
+            known,
+            similarity_penalty,
+            disagreement_penalty,
         )
     return weights
 
@@ -64,59 +71,67 @@ def _angles(
 
 
 def _weights(
-    agree: Tensor, oppose: Tensor, known: Tensor, crowding: float, approval: float
+    agree: Tensor,
+    oppose: Tensor,
+    known: Tensor,
+    similarity_penalty: float,
+    disagreement_penalty: float,
 ) -> Float[Tensor, " n"]:
     crowd = agree.sum(dim=1).clamp(min=1)  # everybody agrees with itself
-    weights = torch.where(known, (lower_median(crowd, known) / crowd).clamp(max=1) ** crowding, 0)
+    weights = torch.where(
+        known, (lower_median(crowd, known) / crowd).clamp(max=1) ** similarity_penalty, 0
+    )
     # A crowd's word against others weighs no more than the crowd itself.
     backing, blame = torch.maximum(agree @ weights, weights), oppose @ weights
     share = backing / (backing + blame).clamp(min=TINY)
     share = (share / lower_median(share, known).clamp(min=TINY)).clamp(max=1)
-    return torch.where(known, weights * share**approval, 0)
+    return torch.where(known, weights * share**disagreement_penalty, 0)
 
 
-class Constancy(NamedTuple):
+class ConsistencyStats(NamedTuple):
     """Of each client: how much of its record noise alone would leave.
 
     Noise says something else every time, so hardly any of it stays in a record. How much does, is
     known: every upload's share in the record squared.
     """
 
-    loud: Float[Tensor, " n"]  # mean square of what counted of the uploads' lengths
+    mean_square_norm: Float[Tensor, " n"]  # mean square of what counted of the uploads' lengths
     noise: Float[Tensor, " n"]  # share of it that a record of noise has
 
 
-def no_constancy(num_clients: int, device: torch.device) -> Constancy:
+def no_consistency(num_clients: int, device: torch.device) -> ConsistencyStats:
     """Nothing has been said yet."""
     nothing = torch.zeros(num_clients, dtype=torch.float64, device=device)
-    return Constancy(nothing, nothing.clone())
+    return ConsistencyStats(nothing, nothing.clone())
 
 
-def with_length(
-    constancy: Constancy, client: Tensor, heard: Tensor, squared: Tensor, memory: float
+def update_consistency(
+    consistency: ConsistencyStats, client: Tensor, heard: Tensor, squared: Tensor, memory: float
 ) -> None:
     """One more upload of a client's, of this squared length, in place."""
     yes, kept = torch.ones_like(heard), memory * heard.double()
-    loud, noise = (row(kind, client) for kind in constancy)
-    set_row(constancy.loud, client, torch.lerp(squared, loud, kept), yes)
-    set_row(constancy.noise, client, kept**2 * noise + (1 - kept) ** 2, yes)
+    mean_square_norm, noise = (row(kind, client) for kind in consistency)
+    set_row(consistency.mean_square_norm, client, torch.lerp(squared, mean_square_norm, kept), yes)
+    set_row(consistency.noise, client, kept**2 * noise + (1 - kept) ** 2, yes)
 
 
-def constant(
-    constancy: Constancy, squared: Float[Tensor, " n"], known: Bool[Tensor, " n"]
+def consistency_weights(
+    consistency: ConsistencyStats, squared: Float[Tensor, " n"], known: Bool[Tensor, " n"]
 ) -> Float[Tensor, " n"]:
     """Weights from how much of a record is no noise, next to what is usual.
 
     `squared`: of the records' lengths. Nobody is judged by a few uploads, nor if the usual client
     says next to nothing.
     """
-    noise = constancy.noise
+    noise = consistency.noise
     judged = known & (noise < 0.5)
-    said = (squared / constancy.loud.clamp(min=TINY) - noise) / (1 - noise).clamp(min=0.5)
+    said = (squared / consistency.mean_square_norm.clamp(min=TINY) - noise) / (1 - noise).clamp(
+        min=0.5
+    )
     return _next_to_usual(said, DOUBT, judged, SILENT, SAYS)
 
 
-class Bends(NamedTuple):
+class CurvatureStats(NamedTuple):
     """Of each client: how its loss bends along the model's way.
 
     An upload changed by y while the model moved by s: the cosine between them says whether the
@@ -129,40 +144,42 @@ class Bends(NamedTuple):
     count: Int[Tensor, " n"]
 
 
-def no_bends(num_clients: int, device: torch.device) -> Bends:
+def no_curvature(num_clients: int, device: torch.device) -> CurvatureStats:
     """Nothing has been seen yet."""
     nothing = torch.zeros(num_clients, dtype=torch.float64, device=device)
-    return Bends(nothing, nothing.clone(), torch.zeros_like(nothing, dtype=torch.int64))
+    return CurvatureStats(nothing, nothing.clone(), torch.zeros_like(nothing, dtype=torch.int64))
 
 
-def with_bend(
-    bends: Bends, client: Tensor, bend: Tensor, keep: Bool[Tensor, ""], memory: float
-) -> Bends:
+def update_curvature(
+    curvature: CurvatureStats, client: Tensor, cosine: Tensor, keep: Bool[Tensor, ""], memory: float
+) -> CurvatureStats:
     """One more of a client's, in place; older ones fade by `memory`."""
-    count = row(bends.count, client)
+    count = row(curvature.count, client)
     rate = (1 / (count + 1).double()).clamp(min=1 - memory)
-    mean, variance = row(bends.mean, client), row(bends.variance, client)
-    away = bend - mean
-    set_row(bends.mean, client, mean + rate * away, keep)
-    set_row(bends.variance, client, (1 - rate) * (variance + rate * away**2), keep)
-    set_row(bends.count, client, count + 1, keep)
-    return bends
+    mean, variance = row(curvature.mean, client), row(curvature.variance, client)
+    away = cosine - mean
+    set_row(curvature.mean, client, mean + rate * away, keep)
+    set_row(curvature.variance, client, (1 - rate) * (variance + rate * away**2), keep)
+    set_row(curvature.count, client, count + 1, keep)
+    return curvature
 
 
-def bending(bends: Bends, memory: float, among: Bool[Tensor, " n"]) -> Float[Tensor, " n"]:
+def curvature_weights(
+    curvature: CurvatureStats, memory: float, among: Bool[Tensor, " n"]
+) -> Float[Tensor, " n"]:
     """Weights from how the clients' losses bend, next to what is usual among some.
 
     A client has the benefit of the doubt by one standard error. Where the usual loss does not bend
     upwards, nobody can be told by this.
     """
-    judged = (bends.count >= SEEN) & among
-    numbers = bends.count.clamp(min=1, max=remembered(memory))
-    error = (bends.variance / numbers).sqrt()
-    return _next_to_usual(bends.mean, error, judged, LEAST, ENOUGH)
+    judged = (curvature.count >= SEEN) & among
+    numbers = curvature.count.clamp(min=1, max=remembered(memory))
+    error = (curvature.variance / numbers).sqrt()
+    return _next_to_usual(curvature.mean, error, judged, LEAST, ENOUGH)
 
 
 def remembered(memory: float) -> int:
-    """How many numbers a fading mean of them is worth."""
+    """How many numbers a decaying mean of them is worth."""
     return round((1 + memory) / max(1 - memory, 1e-3))
 
 
@@ -180,72 +197,80 @@ def _next_to_usual(
     return torch.where(judged & (usual > 0) & (usual < torch.inf), weights, 1.0)
 
 
-class Notes(NamedTuple):
+class ClientStats(NamedTuple):
     """All that is noted of the clients, in numbers."""
 
     lengths: Float[Tensor, " n"]  # of the last uploads
-    constancy: Constancy
-    bends: Bends
+    consistency: ConsistencyStats
+    curvature: CurvatureStats
     gram: Float[Tensor, "n n"]  # inner products of the records
     fresh: Float[Tensor, " n"]  # what the time since each client's word leaves of it
 
 
-def no_notes(num_clients: int, device: torch.device) -> Notes:
+def no_client_stats(num_clients: int, device: torch.device) -> ClientStats:
     """Nothing is known of anybody."""
     nothing = torch.zeros(num_clients, num_clients, dtype=torch.float64, device=device)
-    told, bends = no_constancy(num_clients, device), no_bends(num_clients, device)
-    return Notes(nothing[0].clone(), told, bends, nothing, nothing[0].clone())
+    consistency, curvature = no_consistency(num_clients, device), no_curvature(num_clients, device)
+    return ClientStats(nothing[0].clone(), consistency, curvature, nothing, nothing[0].clone())
 
 
-class Doubts(NamedTuple):
+class TrustConfig(NamedTuple):
     """What makes a client count less, and how sharply."""
 
     memory: float  # of records and bends
-    fading: float
-    crowding: float
-    approval: float
-    constancy: bool
-    bending: bool
+    arrival_decay: float
+    similarity_penalty: float
+    disagreement_penalty: float
+    consistency: bool
+    curvature: bool
 
 
-class Weighed(NamedTuple):
+class TrustWeights(NamedTuple):
     """What the clients' words count for, now that one has spoken."""
 
     own: Float[Tensor, ""]  # its trust
-    total: Float[Tensor, ""]  # of all trust, after fading
+    total: Float[Tensor, ""]  # of all trust, after decay
     shares: Float[Tensor, " n"]  # of the words in the step, in their dtype
 
 
-def weigh(
-    notes: Notes,
+def weigh_clients(
+    stats: ClientStats,
     known: Bool[Tensor, " n"],
     client: Int[Tensor, ""],
     products: Float[Tensor, " n"],
-    doubts: Doubts,
-) -> Weighed:
-    """See `kernels.operations.weigh`."""
-    index, exact = client.view(1), products.to(notes.gram.dtype)
-    notes.gram.index_copy_(0, index, exact[None])
-    notes.gram.index_copy_(1, index, exact[:, None])
-    trust = trusted(notes, known, doubts)
+    config: TrustConfig,
+) -> TrustWeights:
+    """See `kernels.operations.weigh_clients`."""
+    index, exact = client.view(1), products.to(stats.gram.dtype)
+    stats.gram.index_copy_(0, index, exact[None])
+    stats.gram.index_copy_(1, index, exact[:, None])
+    trust = trust_weights(stats, known, config)
     # An old word answers a model that is gone.
-    weights = trust * notes.fresh.mul_(doubts.fading).index_fill_(0, index, 1)
+    weights = trust * stats.fresh.mul_(config.arrival_decay).index_fill_(0, index, 1)
     total = weights.sum()
     # Until more clients are known, steps are shorter.
     enough = (known.to(total.dtype).sum() / min(FEW, len(known))).clamp(max=1)
     shares = (weights / total.clamp(min=TINY)) * enough
-    return Weighed(row(trust, client), total, shares.to(products.dtype))
+    return TrustWeights(row(trust, client), total, shares.to(products.dtype))
 
 
-def trusted(notes: Notes, known: Bool[Tensor, " n"], doubts: Doubts) -> Float[Tensor, " n"]:
+def trust_weights(
+    stats: ClientStats, known: Bool[Tensor, " n"], config: TrustConfig
+) -> Float[Tensor, " n"]:
     """Each client's weight, from everything that is noted; 0 for who is not known.
 
     Who only makes noise is left out of all else that is asked: it stands with nobody, and noise
-    that moved the model and is gone looks like a loss that bends.
+    that moved the model and is gone looks like upward curvature.
     """
-    weights = known.to(notes.gram.dtype)
-    if doubts.constancy:
-        weights = weights * constant(notes.constancy, notes.gram.diagonal(), known)
+    weights = known.to(stats.gram.dtype)
+    if config.consistency:
+        weights = weights * consistency_weights(stats.consistency, stats.gram.diagonal(), known)
     heard = weights > 0
-    weights = weights * standing(notes.gram, heard, doubts.crowding, doubts.approval)
-    return weights * bending(notes.bends, doubts.memory, heard) if doubts.bending else weights
+    weights = weights * similarity_weights(
+        stats.gram, heard, config.similarity_penalty, config.disagreement_penalty
+    )
+    return (
+        weights * curvature_weights(stats.curvature, config.memory, heard)
+        if config.curvature
+        else weights
+    )

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from secureafl.core.protocols import Defense, Trusted
+    from secureafl.core.protocols import Defense, RootData
 
 
 class Arrival(NamedTuple):
@@ -41,20 +41,20 @@ class ServerView(NamedTuple):
     round: Int[Tensor, ""]  # t, arrivals so far
     weights: Float[Tensor, " d"]  # w^t
     learning_rate: float  # eta
-    trusted: Trusted | None = None  # the server's own clean samples, where it has some
+    root_data: RootData | None = None  # the server's own clean samples, where it has some
     samples: Float[Tensor, " n"] | None = None  # each client's, if that is how much it counts
 
 
-class News(NamedTuple):
+class SecantProducts(NamedTuple):
     """An upload beside the last one remembered of the same client, in float64.
 
     The step s is its base model minus the last one's, the change y its gradient minus the last.
     """
 
     known: Bool[Tensor, ""]  # whether there was one; if not, s and y mean nothing
-    step_step: Float[Tensor, ""]  # s's
-    step_change: Float[Tensor, ""]  # s'y
-    change_change: Float[Tensor, ""]  # y'y
+    ss: Float[Tensor, ""]  # s's
+    sy: Float[Tensor, ""]  # s'y
+    yy: Float[Tensor, ""]  # y'y
     squared: Float[Tensor, ""]  # of the gradient with itself
 
 
@@ -85,7 +85,7 @@ class Inner(NamedTuple):
 Knowledge = Literal["own", "colluders", "everybody", "defense"]
 
 
-class Scene(NamedTuple):
+class AttackContext(NamedTuple):
     """What an attack may know before training starts."""
 
     num_clients: int
@@ -103,7 +103,7 @@ class Scene(NamedTuple):
         return sum(math.prod(shape) for shape in self.layout.values())
 
 
-class Trained(NamedTuple):
+class ClientGradients(NamedTuple):
     """What an attack sees of the clients: the gradient each trained for its last upload.
 
     The present upload counts already. Of malicious clients it is the gradient before
@@ -115,7 +115,7 @@ class Trained(NamedTuple):
     malicious: Bool[Tensor, " n"]
 
 
-class Insight(NamedTuple):
+class ServerSnapshot(NamedTuple):
     """All of the server, for an attack that knows the defence. Read only: nothing is copied."""
 
     defense: Defense
@@ -127,14 +127,14 @@ class AttackerView(NamedTuple):
     """What an attack may know at one upload."""
 
     round: int
-    member: int  # number of the uploading client among the malicious ones, from 0
+    attacker_index: int  # number of the uploading client among the malicious ones, from 0
     learning_rate: float  # eta
     generator: torch.Generator  # fresh for each round
     # Gradient of this client at other weights, on the k-th further batch of its own (from 0), which
     # `poison_batch` changed. On the scale of uploads, like the gradient it trained.
     train: Callable[[Float[Tensor, " d"], int], Float[Tensor, " d"]]
-    trained: Trained | None = None  # for attacks that know "colluders" or more
-    insight: Insight | None = None  # for attacks that know "defense"
+    clients: ClientGradients | None = None  # for attacks that know "colluders" or more
+    snapshot: ServerSnapshot | None = None  # for attacks that know "defense"
 
 
 class Data(NamedTuple):

@@ -7,12 +7,12 @@ from typing import Any
 
 from secureafl.core.events import ArrivalEvent
 from secureafl.dashboard.messages import finite, head, upload
-from secureafl.digest.lanes import lanes
-from secureafl.digest.lines import parse
-from secureafl.digest.tail import Tail
-from secureafl.digest.thinned import Cursor, Thinned
-from secureafl.digest.watch import Watch
-from secureafl.results import EVENTS
+from secureafl.runs.folder import EVENTS
+from secureafl.runs.lanes import lanes
+from secureafl.runs.lines import parse
+from secureafl.runs.tail import Tail
+from secureafl.runs.thinned import Cursor, Thinned
+from secureafl.runs.watch import Watch
 
 HISTORY, TABLE = 2000, 50  # uploads drawn, and listed
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from secureafl.core.events import ArrivalEvent, EvaluationEvent
-from secureafl.digest.digest import Digest, Score
-from secureafl.digest.lanes import Lane, grounds, lanes, verdict
-from secureafl.digest.pace import Moment
-from secureafl.digest.thinned import Cursor, Thinned
-from secureafl.digest.watch import Watch
-from secureafl.labels import as_text, flatten, kind
+from secureafl.presentation.labels import as_text, flatten, kind
+from secureafl.runs.digest import Digest, Score
+from secureafl.runs.lanes import Lane, grounds, lanes, verdict
+from secureafl.runs.pace import Moment
+from secureafl.runs.thinned import Cursor, Thinned
+from secureafl.runs.watch import Watch
 
 LANES = 25  # clients on a page
 _LONGEST = 2000  # characters of a setting

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from secureafl.core.errors import RunError
-from secureafl.digest.watch import Watch
-from secureafl.labels import kind
-from secureafl.results import EVENTS, EXPERIMENT, RESULT, last_events
+from secureafl.presentation.labels import kind
+from secureafl.runs.folder import EVENTS, EXPERIMENT, RESULT, last_events
+from secureafl.runs.watch import Watch
 from secureafl.toml import read_toml
 
 _DEEPEST, _MOST_RUNS = 3, 2000

@@ -20,7 +20,7 @@ from secureafl.core.errors import ConfigError
 from secureafl.dashboard.access import COOKIE, access_to
 from secureafl.dashboard.runs import Runs
 from secureafl.dashboard.streams import one_client, overview
-from secureafl.look import COLOURS, MEANINGS, style_sheet
+from secureafl.presentation.style import COLOURS, MEANINGS, style_sheet
 
 _TYPES = {
     ".html": "text/html; charset=utf-8",

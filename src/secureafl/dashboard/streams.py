@@ -12,7 +12,7 @@ from secureafl.core.errors import RunError
 from secureafl.dashboard.client import History
 from secureafl.dashboard.messages import Place, told
 from secureafl.dashboard.runs import Runs
-from secureafl.digest.watch import Watch
+from secureafl.runs.watch import Watch
 
 _SECONDS = 1.0  # between two messages
 _FIRST_SECONDS = 0.1  # a page of a long run shows its beginning after this,

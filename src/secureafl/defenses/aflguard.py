@@ -13,7 +13,7 @@ import torch
 
 from secureafl.core.errors import require
 from secureafl.core.types import Decision
-from secureafl.core.vectors import exact_norm
+from secureafl.linalg.vectors import exact_norm
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Aflguard:
     # upload of a client with label skew, and never gets trained (docs/coverage.md).
     closeness: float = 3.0
 
-    needs_trusted = True
+    needs_root_data = True
 
     def __post_init__(self) -> None:
         require(self.closeness > 0, "closeness", self.closeness, "give a factor above 0")
@@ -33,7 +33,7 @@ class Aflguard:
         return ()
 
     def step(self, state, arrival, server):
-        own = server.trusted.gradient(server.weights)
+        own = server.root_data.gradient(server.weights)
         distance, bound = exact_norm(arrival.gradient - own), self.closeness * exact_norm(own)
         accepted = distance <= bound
         direction = torch.where(accepted, arrival.gradient, 0)

@@ -18,7 +18,7 @@ import torch
 
 from secureafl.core.errors import require
 from secureafl.core.types import Arrival, Decision
-from secureafl.core.vectors import clipped, cosine, exact_norm, exactly_scaled, row, set_row
+from secureafl.linalg.vectors import clipped, cosine, exact_norm, exactly_scaled, row, set_row
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int

@@ -10,7 +10,7 @@ import torch
 
 from secureafl.core.rules import own_weight
 from secureafl.core.types import Decision
-from secureafl.core.vectors import exactly_scaled
+from secureafl.linalg.vectors import exactly_scaled
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ import torch
 from secureafl.core.errors import require
 from secureafl.core.shares import require_minority, whole_clients
 from secureafl.core.types import Decision
-from secureafl.core.vectors import computed_if, row, set_row
-from secureafl.kernels.order import order_mean
+from secureafl.linalg.order import order_mean
+from secureafl.linalg.vectors import computed_if, row, set_row
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int

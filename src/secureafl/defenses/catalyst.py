@@ -18,9 +18,9 @@ import torch
 from secureafl.core.errors import require
 from secureafl.core.shares import require_minority, whole_clients
 from secureafl.core.types import Arrival, Decision, ServerView
-from secureafl.core.vectors import computed_if, exact_norm, exactly_scaled, row, set_row
-from secureafl.kernels.linkage import closest_majority
-from secureafl.kernels.order import order_mean
+from secureafl.linalg.linkage import closest_majority
+from secureafl.linalg.order import order_mean
+from secureafl.linalg.vectors import computed_if, exact_norm, exactly_scaled, row, set_row
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

@@ -16,7 +16,7 @@ import torch
 
 from secureafl.core.errors import require
 from secureafl.core.types import Decision
-from secureafl.core.vectors import exactly_scaled
+from secureafl.linalg.vectors import exactly_scaled
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int

@@ -18,13 +18,13 @@ from torch.nn.functional import cross_entropy
 
 from secureafl.core.errors import require
 from secureafl.core.types import Decision
-from secureafl.core.vectors import exactly_scaled
+from secureafl.linalg.vectors import exactly_scaled
 
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from secureafl.core.protocols import Trusted
+    from secureafl.core.protocols import RootData
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Sageflow:
     loss_exponent: float = 1.0  # delta
     staleness_exponent: float = 0.5  # lambda
 
-    needs_trusted = True
+    needs_root_data = True
 
     def __post_init__(self) -> None:
         names = "entropy_threshold", "entropy_slack", "loss_exponent", "staleness_exponent"
@@ -53,8 +53,8 @@ class Sageflow:
 
     def step(self, state, arrival, server):
         tried = server.weights - server.learning_rate * arrival.gradient
-        entropy_now, loss_now = _entropy_and_loss(server.trusted, server.weights)
-        entropy, loss = _entropy_and_loss(server.trusted, tried)
+        entropy_now, loss_now = _entropy_and_loss(server.root_data, server.weights)
+        entropy, loss = _entropy_and_loss(server.root_data, tried)
         # fmax: a model that overflows on the samples (NaN) must not set the threshold.
         fixed = torch.full_like(entropy_now, self.entropy_threshold)
         threshold = torch.fmax(entropy_now + self.entropy_slack, fixed)
@@ -67,7 +67,7 @@ class Sageflow:
         return Decision(accepted, accepted, direction, scores, "entropy"), state
 
 
-def _entropy_and_loss(trusted: Trusted, weights: Tensor) -> tuple[Float[Tensor, ""], ...]:
+def _entropy_and_loss(trusted: RootData, weights: Tensor) -> tuple[Float[Tensor, ""], ...]:
     """Mean entropy of the model's answers to the trusted samples, and their cross entropy."""
     outputs = trusted.outputs(weights).double()
     entropy = torch.special.entr(outputs.softmax(dim=1)).sum(dim=1).mean()

@@ -21,27 +21,27 @@ import torch
 
 from secureafl.aggregators.median import Median
 from secureafl.core.errors import require
-from secureafl.core.members import forget
+from secureafl.core.inactivity import forget
 from secureafl.core.protocols import Aggregator, Estimator, OrderRule, WeightedRule
-from secureafl.core.quantile import History, no_history
 from secureafl.core.rules import apply_rule, own_weight
 from secureafl.core.traits import has_trait
 from secureafl.core.types import Arrival, Decision, Entry, Inner, ServerView
 from secureafl.core.uploads import Uploads, no_uploads, with_upload, without_uploads
-from secureafl.core.vectors import exactly_scaled, row, scaled, zero_unless
 from secureafl.estimators.lbfgs import Lbfgs
 from secureafl.kernels.memory import Memory, no_memory, without_client
 from secureafl.kernels.operations import (
     after_step,
-    compare,
-    exchange,
-    hear,
-    judge,
-    meet,
+    filter_update,
     order_step,
+    secant_products,
+    select_participants,
+    store_upload,
+    tiled_secant_products,
 )
-from secureafl.kernels.step import Choice, Step, step_along
+from secureafl.kernels.step import Selection, Step, step_along
 from secureafl.kernels.tiles import BASE, GRADIENT, OWN, combine, read_client
+from secureafl.linalg.quantile import History, no_history
+from secureafl.linalg.vectors import exactly_scaled, row, scaled, zero_unless
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -64,7 +64,7 @@ class SecureAfl:
 
     alpha: float = 0.8  # share of Lipschitz factors that pass
     clip_norm: float = 50.0  # G, for a client's first upload, which has no factor
-    window: int = 0  # of Q; 0 keeps all factors (core.quantile.LONGEST of them at most)
+    window: int = 0  # of Q; 0 keeps all factors (linalg.quantile.LONGEST of them at most)
     rejected: Literal["keep", "forget", "reference"] = "keep"  # as what an upload is remembered
     filter: bool = True
     estimate: bool = True
@@ -94,22 +94,22 @@ class SecureAfl:
         )
 
     def step(self, state, arrival, server):
-        news = meet(state.memory, arrival)
+        secant = tiled_secant_products(state.memory, arrival)
         # Of the client's last upload, whatever became of that.
-        last = compare(state.reference, arrival) if state.reference else news
-        judged, factors = judge(state.factors, last, self.clip_norm, self.alpha)
+        last = secant_products(state.reference, arrival) if state.reference else secant
+        judged, factors = filter_update(state.factors, last, self.clip_norm, self.alpha)
         arrival = arrival._replace(gradient=scaled(arrival.gradient, judged.scale))
         accepted = judged.accepted if self.filter else torch.ones_like(judged.accepted)
         scores = {"lipschitz": judged.factor, "threshold": judged.threshold}
         keep = torch.ones_like(accepted) if self.rejected == "keep" else accepted
-        entry, notes = self.estimator.remember(state.notes, news, arrival, keep)
+        entry, notes = self.estimator.observe(state.notes, secant, arrival, keep)
         reference = state.reference and with_upload(state.reference, arrival)
         state = state._replace(factors=factors, notes=notes, reference=reference)
         if self.estimate:
             step, ready, state = self._aggregate(state, arrival, entry, keep, accepted, server)
             direction, scores["distance"] = zero_unless(ready, step.direction), step.distance
         else:
-            memory = exchange(state.memory, arrival, entry, server.weights, keep)
+            memory = store_upload(state.memory, arrival, entry, server.weights, keep)
             direction, ready, state = arrival.gradient, accepted, state._replace(memory=memory)
             if server.samples is not None:
                 direction = exactly_scaled(direction, own_weight(server.samples, arrival.client))
@@ -139,15 +139,15 @@ class SecureAfl:
         # A client has one voice: its upload if that counts, else nothing this round.
         voice = accepted if self.use_received else torch.zeros_like(accepted)
         shares = _shares(self, state)
-        present, count = hear(memory.known, shares, arrival.client, voice)
+        present, count = select_participants(memory.known, shares, arrival.client, voice)
         if server.samples is None and _is_order_rule(type(self.aggregator)):
             ranks = cast(OrderRule, self.aggregator).ranks(count)
-            choice = Choice(shares, present, *ranks)
-            step, memory = order_step(memory, arrival, entry, keep, weights, choice)
+            selection = Selection(shares, present, *ranks)
+            step, memory = order_step(memory, arrival, entry, keep, weights, selection)
         else:
-            memory = exchange(memory, arrival, entry, weights, keep)
+            memory = store_upload(memory, arrival, entry, weights, keep)
             values = combine(memory.vectors, shares.to(weights.dtype), weights)
-            own = _trusted_gradient(self.aggregator, server)
+            own = _root_gradient(self.aggregator, server)
             given = (values, present, own, server.samples)
             direction, rule = apply_rule(self.aggregator, rule, *given)
             step = step_along(memory.vectors, direction, weights, arrival.gradient)
@@ -185,8 +185,8 @@ def _is_order_rule(kind: type) -> bool:
     return issubclass(kind, OrderRule)  # slow, for a protocol
 
 
-def _trusted_gradient(rule: Aggregator, server: ServerView) -> Tensor | None:
+def _root_gradient(rule: Aggregator, server: ServerView) -> Tensor | None:
     """For a rule that compares clients with it."""
-    if server.trusted is None or not has_trait(rule, "needs_trusted"):
+    if server.root_data is None or not has_trait(rule, "needs_root_data"):
         return None
-    return server.trusted.gradient(server.weights)
+    return server.root_data.gradient(server.weights)

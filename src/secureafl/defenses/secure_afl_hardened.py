@@ -1,18 +1,21 @@
-"""SecureAFL hardened: everybody's last word, weighed by whom it stands with and how it bends.
+"""SecureAFL hardened: a mean of every client's recent update, weighted by trust.
 
-As in SecureAFL the server remembers what each client said and steps, at every arrival, along what
-all of them say; nobody is waited for. But the published filter compares a client with itself, so
-it cannot see a consistent liar, and a coordinate-wise median loses what only a few clients know.
-Here the step is a mean, and trust decides the weights (`core.trust`):
+As in SecureAFL the server keeps what each client uploaded and steps, at every arrival, along the
+updates of all clients; nobody is waited for. But the published filter compares a client with
+itself, so it cannot see a consistently malicious one, and a coordinate-wise median loses what only
+a few clients know. Here the step is a mean, and trust decides the weights (`core.trust`):
 
-- nobody speaks louder than the median client;
-- what was said long ago counts less, since it answers a model that is gone;
-- a crowd that says the same thing, as colluders do, counts hardly more than a usual crowd;
-- who is contradicted more than others counts less, and so does who says something else every time;
-- the loss of an honest client bends upwards along the way the model goes. The published filter
-  asks how much an upload changed for the model's move; this asks in which direction.
+- norm clipping: no update is longer than the median client's;
+- arrival decay: an old update answers a model that is gone, so it counts less;
+- similarity penalty: a group of clients with alike updates, as colluders send them, counts hardly
+  more than a group of usual size;
+- disagreement penalty: a client that others contradict more than is usual counts less;
+- consistency: a client whose updates are mostly noise counts less;
+- curvature: along the way the model moves, the gradient of an honest client's loss changes with
+  positive curvature. The published filter asks how much an upload changed for the model's move;
+  this asks in which direction.
 
-No trusted data, no number of attackers to guess.
+No root data, no number of attackers to guess.
 
 The SecureAFL project, "Standing where the published rule falls", docs/robustness.md, 2026.
 """
@@ -24,10 +27,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from secureafl.core.errors import require
 from secureafl.core.trees import name_tensors
-from secureafl.core.trust import Doubts, Notes, no_notes
+from secureafl.core.trust import ClientStats, TrustConfig, no_client_stats
 from secureafl.core.types import Decision
 from secureafl.core.uploads import Uploads, no_uploads, without_uploads
-from secureafl.kernels.operations import compare, remember, take_note, weigh
+from secureafl.kernels.operations import (
+    secant_products,
+    update_momentum,
+    update_stats,
+    weigh_clients,
+)
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -40,60 +48,77 @@ class State(NamedTuple):
     """What survives an arrival. Row k is client k's."""
 
     sent: Uploads  # the last upload as it came, and the model under it
-    word: Float[Tensor, "n d"]  # what the client is taken to say
-    record: Float[Tensor, "n d"]  # what it said over a longer time, by which it is judged
-    notes: Notes
+    recent_update: Float[Tensor, "n d"]  # momentum of few uploads: steps are made of it
+    update_history: Float[Tensor, "n d"]  # momentum of many: trust is judged by it
+    stats: ClientStats
 
 
 @dataclass(frozen=True)
 class SecureAflHardened:
-    """Mean of everybody's word, weighed by trust. Every ingredient can be switched off."""
+    """Mean of the clients' recent updates, weighted by trust; every part can be off."""
 
-    clip_norm: float = 50.0  # G, for a client's first upload
-    shorten: bool = True  # uploads longer than the clients' median, to that
-    word_memory: float = 0.5  # what a client's word keeps of itself at each of its uploads
-    record_memory: float = 0.95  # the same of its record
-    fading: float = 0.8  # what a word keeps of its weight at each arrival; 1: all
-    crowding: float = 4.0  # how sharply a crowd loses weight; 0: not at all
-    approval: float = 4.0  # how sharply a contradicted client does; 0: not at all
-    constancy: bool = True  # whether a client must say something, not just make noise
-    bending: bool = True  # whether the bend of a client's loss counts
+    clip_norm: float = 50.0  # G, the longest first upload of a client
+    clip_to_median_norm: bool = True  # uploads longer than the clients' median, to that
+    short_momentum: float = 0.5  # of a client's recent update, per upload
+    long_momentum: float = 0.95  # of its update history, per upload
+    arrival_decay: float = 0.8  # of a recent update's weight, per arrival; 1: none
+    similarity_penalty: float = 4.0  # how sharply alike clients lose weight; 0: not at all
+    disagreement_penalty: float = 4.0  # how sharply a contradicted client does; 0: not at all
+    consistency: bool = True  # whether noise loses weight
+    curvature: bool = True  # whether negative curvature loses weight
 
     def __post_init__(self) -> None:
         require(self.clip_norm > 0, "clip_norm", self.clip_norm, "give a norm above 0")
-        for name in ("word_memory", "record_memory"):
+        for name in ("short_momentum", "long_momentum"):
             value = getattr(self, name)
             require(0 <= value < 1, name, value, "give 0 (only the last upload) to below 1")
-        require(0 < self.fading <= 1, "fading", self.fading, "give a share above 0, at most 1")
-        for name in ("crowding", "approval"):
+        require(
+            0 < self.arrival_decay <= 1,
+            "arrival_decay",
+            self.arrival_decay,
+            "give a share above 0, at most 1",
+        )
+        for name in ("similarity_penalty", "disagreement_penalty"):
             value = getattr(self, name)
             require(0 <= value <= 64, name, value, "give 0 (off) to 64")
 
     def init(self, num_clients, weights):
         rows = weights.new_zeros(num_clients, weights.numel())
-        notes = no_notes(num_clients, weights.device)
-        return State(no_uploads(num_clients, weights), rows, rows.clone(), notes)
+        stats = no_client_stats(num_clients, weights.device)
+        return State(no_uploads(num_clients, weights), rows, rows.clone(), stats)
 
     def step(self, state, arrival, server):
-        sent, word, record, notes = state
-        client, news = arrival.client, compare(sent, arrival)
-        limits = (self.clip_norm, self.shorten, self.record_memory)
-        scale = take_note(notes, sent.known, client, news, *limits)
-        memories = (self.word_memory, self.record_memory)
-        mine = remember(sent, word, record, arrival, news.known, scale, *memories)
-        found = weigh(notes, sent.known, client, record @ mine, self._doubts)
-        accepted, ready = found.own >= _COUNTED, found.total > 0
-        direction, scores = found.shares @ word, {"weight": found.own}
+        sent, recent_update, update_history, stats = state
+        client, secant = arrival.client, secant_products(sent, arrival)
+        limits = (self.clip_norm, self.clip_to_median_norm, self.long_momentum)
+        scale = update_stats(stats, sent.known, client, secant, *limits)
+        memories = (self.short_momentum, self.long_momentum)
+        mine = update_momentum(
+            sent, recent_update, update_history, arrival, secant.known, scale, *memories
+        )
+        weights = weigh_clients(
+            stats, sent.known, client, update_history @ mine, self._trust_config
+        )
+        accepted, ready = weights.own >= _COUNTED, weights.total > 0
+        direction, scores = weights.shares @ recent_update, {"weight": weights.own}
         # A mean of uploads is not longer than the longest.
         return Decision(accepted, ready, direction, scores, "trust", bounded=True), state
 
     def forget(self, state, client):
-        for rows in name_tensors((state.word, state.record, state.notes), "").values():
+        for rows in name_tensors(
+            (state.recent_update, state.update_history, state.stats), ""
+        ).values():
             rows.index_fill_(0, client.view(1), 0)
         # The others' products with it stay until its next upload; nobody looks at them.
         return state._replace(sent=without_uploads(state.sent, client))
 
     @property
-    def _doubts(self) -> Doubts:
-        settings = (self.fading, self.crowding, self.approval, self.constancy, self.bending)
-        return Doubts(self.record_memory, *settings)
+    def _trust_config(self) -> TrustConfig:
+        settings = (
+            self.arrival_decay,
+            self.similarity_penalty,
+            self.disagreement_penalty,
+            self.consistency,
+            self.curvature,
+        )
+        return TrustConfig(self.long_momentum, *settings)

@@ -15,7 +15,7 @@ import torch
 
 from secureafl.core.errors import require
 from secureafl.core.types import Decision
-from secureafl.core.vectors import cosine, exact_norm, exactly_scaled
+from secureafl.linalg.vectors import cosine, exact_norm, exactly_scaled
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class ZenoPp:
     penalty: float = 0.01  # rho / gamma; the authors run 0.001 / 0.1
     slack: float = 0.0  # epsilon
 
-    needs_trusted = True
+    needs_root_data = True
 
     def __post_init__(self) -> None:
         require(self.penalty >= 0, "penalty", self.penalty, "give 0 or more")
@@ -36,7 +36,7 @@ class ZenoPp:
         return ()
 
     def step(self, state, arrival, server):
-        own = server.trusted.gradient(server.weights)
+        own = server.root_data.gradient(server.weights)
         similarity = cosine(arrival.gradient, own)
         wanted, length = exact_norm(own), exact_norm(arrival.gradient)
         # g', as long as g_s; a zero upload stays zero.

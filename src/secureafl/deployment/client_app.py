@@ -17,7 +17,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 
 from secureafl.deployment.messages import ABOUT, ATTACK, TRAINED, UPDATE
-from secureafl.deployment.worker import Job, Work, ask, conduct_from
+from secureafl.deployment.worker import Job, Work, ask, options_from
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -47,7 +47,7 @@ def train(message: Message, context: Context) -> Message:
 
 @functools.cache
 def _own_work() -> Work:
-    return Work(conduct_from({}))
+    return Work(options_from({}))
 
 
 def named_arrays(

@@ -17,33 +17,33 @@ from torch import Tensor
 
 from secureafl.core.errors import ConfigError, RunError
 from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event, ForgottenEvent
+from secureafl.core.inactivity import InactivityTracker
 from secureafl.core.ledger import Ledger
-from secureafl.core.members import Ageing
 from secureafl.core.server import Server, ServerState, Upload, name_state
 from secureafl.core.trees import name_tensors, rebuild
-from secureafl.core.vectors import flatten, layout
 from secureafl.deployment.journal import Entry, Journal
-from secureafl.deployment.members import Members
 from secureafl.deployment.messages import Answer
+from secureafl.deployment.slots import SlotRegistry
 from secureafl.experiment import Experiment, write_experiment
-from secureafl.kernels.choice import use_kernels
-from secureafl.results import (
+from secureafl.kernels.dispatch import use_kernels
+from secureafl.linalg.vectors import flatten, layout
+from secureafl.runs.folder import (
     PROVENANCE,
     Checkpoint,
     RunFolder,
     read_events,
     read_json,
 )
-from secureafl.simulation.clients import Clients, on_device
-from secureafl.simulation.engine import Verdict, read_verdict
-from secureafl.simulation.recording import describe_session, require_same, write_result
+from secureafl.runtime.clients import Clients, on_device
+from secureafl.runtime.root_data import root_data_for
+from secureafl.simulation.engine import HostDecision, to_host
+from secureafl.simulation.run import describe_session, require_same, write_result
 from secureafl.simulation.simulator import (
     arrival_event,
     choose_device,
     finite_figures,
     seeded_model,
 )
-from secureafl.simulation.trusted import trusted_for
 
 _SMALL_JOURNAL = 16 * 2**20  # bytes that are read and applied again in no time
 
@@ -72,9 +72,9 @@ class Coordinator:
 
     def _make_server(self) -> Server:
         made = self.experiment
-        if made.weights == "samples":
+        if made.client_weighting == "samples":
             raise ConfigError("weights = 'samples': only clients could say how many they hold")
-        trusted = trusted_for(made, self._test)
+        trusted = root_data_for(made, self._test)
         return Server(made.defense, made.clients, made.training.server_rate, trusted)
 
     @property
@@ -137,31 +137,31 @@ class Coordinator:
         numbers = (now, entry.client, entry.malicious, now - entry.version)
         events.append(arrival_event(verdict, *numbers))
         self._hear(entry.client, now)
-        for client in self._ageing.due(state.round):
+        for client in self._inactivity.due(state.round):
             state = self._server.forget(state, client)
             events.append(ForgottenEvent(state.round, client))
-            self.members.forgotten(client)
+            self.slots.forgotten(client)
         self._state: ServerState = state
         if self.round in self._evaluated:
             events.append(self._evaluate())
         return events
 
-    def _judge(self, entry: Entry) -> tuple[Verdict, ServerState]:
+    def _judge(self, entry: Entry) -> tuple[HostDecision, ServerState]:
         upload = Upload(entry.client, entry.version, None)
         if entry.update is None:
             _, state = self._server.refuse(self._state, upload, entry.reason)
-            return Verdict(False, False, {}, entry.reason), state
+            return HostDecision(False, False, {}, entry.reason), state
         update = torch.from_numpy(entry.update).to(self.device)
         began, busy = time.perf_counter(), time.thread_time()
         decision, state = self._server.receive(self._state, upload._replace(update=update))
-        verdict = read_verdict(decision)
+        verdict = to_host(decision)
         self.step_seconds = time.perf_counter() - began
         self.step_cpu_seconds = time.thread_time() - busy
         return verdict, state
 
     def _hear(self, client: int, now: int) -> None:
-        self._ageing.hear(client, now)
-        self.members.heard(client)
+        self._inactivity.mark_active(client, now)
+        self.slots.heard(client)
 
     def _evaluate(self) -> EvaluationEvent:
         outputs, labels = self._test.test_outputs(self.weights), self._test.data.test_labels
@@ -190,8 +190,8 @@ class Coordinator:
             raise RunError(f"{path}: already finished; see it with 'secureafl report {path}'")
         if read_json(path / PROVENANCE).get("data_fingerprint") != self._data.fingerprint:
             raise RunError(f"{path}: was begun on other data than {self._data.source}")
-        self.members = Members(path, made.clients, made.forget_after)
-        self._ageing = Ageing(made.forget_after)
+        self.slots = SlotRegistry(path, made.clients, made.forget_after)
+        self._inactivity = InactivityTracker(made.forget_after)
         self._before, self._since = 0.0, time.monotonic()
         checkpoint = self.folder.load_checkpoint()
         self.folder.rewind(checkpoint.events_bytes if checkpoint else 0)
@@ -213,8 +213,8 @@ class Coordinator:
                 self._hear(event.client, event.round)
                 self._malicious |= {event.client} if event.malicious else set()
             elif isinstance(event, ForgottenEvent):
-                self.members.forgotten(event.client)
-        self._ageing.due(checkpoint.round)  # the events name these already
+                self.slots.forgotten(event.client)
+        self._inactivity.due(checkpoint.round)  # the events name these already
         prefix = "ledger."
         lent = {n: t.to(self.device) for n, t in named.items() if n.startswith(prefix)}
         versions = {int(name.removeprefix(prefix)): model for name, model in lent.items()}

@@ -30,18 +30,18 @@ _AGAIN_SECONDS, _MOST_SECONDS = 5.0, 30.0  # between two tries: at first, and af
 _REASON = "[code:"  # how Flower's line begins that says why
 
 
-class Member:
+class ClientService:
     """The two processes of one client."""
 
     def __init__(
         self,
         server: str,
-        conduct: dict[str, Any],
+        client_options: dict[str, Any],
         ca: Path | None,
         key: Path | None,
         insecure: bool,
     ) -> None:
-        """Nothing is started yet. `conduct` is as `worker.conduct_from` takes it."""
+        """Nothing is started yet. `client_options` is as `worker.options_from` takes it."""
         remedy = "give --ca (the server's ca.crt) and --key"
         require_safe(server, ca is not None and key is not None, insecure, remedy)
         for name, path in (("--ca", ca), ("--key", key)):
@@ -49,7 +49,7 @@ class Member:
                 raise ConfigError(f"{name} {path}: no such file")
         if key is not None and ca is None:
             raise ConfigError(f"--key {key}: give --ca too; keys are used with TLS only")
-        self._server, self._conduct, self._ca, self._key = server, conduct, ca, key
+        self._server, self._client_options, self._ca, self._key = server, client_options, ca, key
         self._home = Path(tempfile.mkdtemp(prefix="secureafl-"))  # nobody else may enter it
         self._env = environment(self._home / "flower")
         self._node: subprocess.Popen[bytes] | None = None
@@ -65,7 +65,7 @@ class Member:
     def turn(self) -> None:
         """See that both run."""
         if self._worker is None or self._worker.poll() is not None:
-            words = [str(self._socket), json.dumps(self._conduct)]
+            words = [str(self._socket), json.dumps(self._client_options)]
             command = [sys.executable, "-m", "secureafl.deployment.worker", *words]
             env = {**self._env, "FLWR_HOME": str(self._home)}  # not one of Flower's
             self._worker = start(command, self._home / "worker.log", env)

@@ -42,11 +42,11 @@ class Answer(NamedTuple):
     attack: str  # what an attacker of a test says it plays; empty otherwise
 
 
-class Form:
+class UploadSchema:
     """What the arrays of an answer must look like."""
 
     def __init__(self, layout: Mapping[str, tuple[int, ...]]) -> None:
-        """`layout` is that of the model's flat vector (`core.vectors.layout`)."""
+        """`layout` is that of the model's flat vector (`linalg.vectors.layout`)."""
         self._heads = {name: (shape, _heads(shape)) for name, shape in layout.items()}
         self._size = sum(math.prod(shape) for shape in layout.values())
 

@@ -16,9 +16,9 @@ from secureafl.arrivals.trace import Trace
 from secureafl.core.events import ArrivalEvent
 from secureafl.deployment.messages import REFUSALS
 from secureafl.deployment.trainer import make_attackers, uploaded
-from secureafl.results import read_events
-from secureafl.simulation.batches import ROWS, own_batch
-from secureafl.simulation.recording import stored_experiment
+from secureafl.runs.folder import read_events
+from secureafl.runtime.batches import ROWS, own_batch
+from secureafl.simulation.run import stored_experiment
 from secureafl.simulation.simulator import Simulation
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from secureafl.core.errors import ConfigError, RunError
 from secureafl.deployment.app_folder import write_app
 from secureafl.deployment.coordinator import Coordinator
 from secureafl.deployment.keys import CA, CERTIFICATE, KEYS, SERVER_KEY
+from secureafl.deployment.liveness import APP, LOG, SERVE, STOP, read_life
 from secureafl.deployment.options import TABLE, Options
 from secureafl.deployment.processes import (
     end_leftovers,
@@ -31,10 +32,9 @@ from secureafl.deployment.processes import (
     start,
     stop,
 )
-from secureafl.deployment.standing import APP, LOG, SERVE, STOP, read_life
 from secureafl.experiment import Experiment, to_mapping
-from secureafl.results import EXPERIMENT, RESULT, RunFolder
-from secureafl.simulation.recording import require_same
+from secureafl.runs.folder import EXPERIMENT, RESULT, RunFolder
+from secureafl.simulation.run import require_same
 from secureafl.toml import write_toml
 
 _HERE = "here"  # what Flower's settings call the connection to this server

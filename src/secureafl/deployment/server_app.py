@@ -20,15 +20,15 @@ from flwr.serverapp import Grid, ServerApp
 from secureafl.core.events import ArrivalEvent
 from secureafl.deployment.client_app import REQUEST, named_arrays
 from secureafl.deployment.coordinator import Coordinator
-from secureafl.deployment.desk import Desk, Request
 from secureafl.deployment.inbox import Inbox, Reply
+from secureafl.deployment.liveness import LOG, show_life, to_leave
 from secureafl.deployment.logs import Log
-from secureafl.deployment.messages import FAILED, NOT_FINITE, TRAINED, Form
+from secureafl.deployment.messages import FAILED, NOT_FINITE, TRAINED, UploadSchema
 from secureafl.deployment.metrics import Metrics
 from secureafl.deployment.options import Options, read_file
-from secureafl.deployment.standing import LOG, show_life, to_leave
+from secureafl.deployment.requests import Request, RequestTracker
 from secureafl.experiment import write_experiment
-from secureafl.results import EXPERIMENT
+from secureafl.runs.folder import EXPERIMENT
 
 _AT_ONCE = 16  # messages pushed together
 # Seconds. Every operation of a step lets the interpreter go; where Flower keeps it busy, as its
@@ -81,8 +81,8 @@ class Conversation:
 
     def __init__(self, grid: Grid, server: Coordinator, options: Options, tell: Log) -> None:
         self._grid, self._server, self._tell = grid, server, tell
-        self._desk = Desk(options.deadline, options.answers_per_minute)
-        self._form = Form(server.layout)
+        self._tracker = RequestTracker(options.deadline, options.answers_per_minute)
+        self._form = UploadSchema(server.layout)
         self._inbox = Inbox(grid, self._form.most_bytes)
         self._deadline = options.deadline
         self._experiment = write_experiment(server.experiment)
@@ -95,15 +95,15 @@ class Conversation:
     def turn(self) -> bool:
         """Hear everybody and ask everybody who is free; whether anything came in."""
         self._reached = True
-        replies = self._reach(lambda: self._inbox.replies(self._desk.open), [])
+        replies = self._reach(lambda: self._inbox.replies(self._tracker.open), [])
         self._look_around()
         for reply in replies:
             if not self._server.finished:
                 self._hear(reply)
-        for request in self._desk.overdue(time.monotonic()):
+        for request in self._tracker.overdue(time.monotonic()):
             self._give_up(request, "late")
         if not self._server.finished:
-            self._ask_the_free()
+            self._request_idle()
         if self._reached:
             self._away_since = 0.0
         return bool(replies)
@@ -136,24 +136,24 @@ class Conversation:
 
     def _hear(self, reply: Reply) -> None:
         began, now = time.perf_counter(), time.monotonic()
-        request = self._desk.take(reply.request, reply.node)
+        request = self._tracker.take(reply.request, reply.node)
         if isinstance(request, str):
             self._drop(request, reply.node)
             return
         if (
             reply.reason == FAILED
             or reply.node is None
-            or self._server.members.slot(request.node) != request.client
+            or self._server.slots.slot(request.node) != request.client
         ):
             # No answer, or one of a node whose slot is somebody else's by now.
-            self._desk.done(request.node, False, now)
+            self._tracker.done(request.node, False, now)
             self._give_up(request, reply.reason or "slot_taken")
             return
         answer = reply.reason or self._form.read(reply.content or {})
         events = self._server.receive(request.client, request.version, reply.request, answer)
         # A model that has diverged makes honest answers infinite: that is not held against anybody.
         well = not isinstance(answer, str) or answer == NOT_FINITE
-        self._desk.done(request.node, well, time.monotonic())
+        self._tracker.done(request.node, well, time.monotonic())
         seconds = time.perf_counter() - began
         self.metrics.count(events, seconds)
         for event in events:
@@ -172,15 +172,15 @@ class Conversation:
         self.metrics.drop(reason)
         self._tell("dropped", node=node, reason=reason)
 
-    def _ask_the_free(self) -> None:
-        free = [n for n in sorted(self._here) if self._desk.may_ask(n, time.monotonic())]
+    def _request_idle(self) -> None:
+        free = [n for n in sorted(self._here) if self._tracker.may_ask(n, time.monotonic())]
         seated = [(node, slot) for node in free if (slot := self._slot(node)) is not None]
         for first in range(0, len(seated), _AT_ONCE):
             self._ask(seated[first : first + _AT_ONCE])
-        self.metrics.open.set(len(self._desk.open))
+        self.metrics.open.set(len(self._tracker.open))
 
     def _slot(self, node: int) -> int | None:
-        slot = self._server.members.seat(node, self._server.round)
+        slot = self._server.slots.seat(node, self._server.round)
         if slot is None and node not in self._full:
             self._full.add(node)
             clients = self._server.experiment.clients
@@ -195,9 +195,9 @@ class Conversation:
         for message, (node, slot) in zip(ids, seated, strict=True):
             if message:
                 lent = self._server.lend()
-                self._desk.ask(message, Request(node, slot, lent, time.monotonic()))
+                self._tracker.ask(message, Request(node, slot, lent, time.monotonic()))
             else:
-                self._desk.done(node, False, time.monotonic())  # later, then
+                self._tracker.done(node, False, time.monotonic())  # later, then
 
     def _message(self, node: int, slot: int, version: int) -> Message:
         facts: dict[str, Any] = {

@@ -19,10 +19,10 @@ from secureafl.core.protocols import Attack
 from secureafl.core.server import Server, ServerState
 from secureafl.core.types import Arrival
 from secureafl.partitions.shards import Shards
+from secureafl.runtime.attackers import Attackers
+from secureafl.runtime.batches import own_batch
+from secureafl.runtime.clients import Clients, on_device
 from secureafl.settings import short_name
-from secureafl.simulation.attackers import Attackers
-from secureafl.simulation.batches import own_batch
-from secureafl.simulation.clients import Clients, on_device
 from secureafl.simulation.simulator import choose_device, deal_samples, seeded_model
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ DEALT = "dealt"  # in place of a folder: the share of the task's data dealt to t
 
 
 @dataclass(frozen=True)
-class Conduct:
+class ClientOptions:
     """How this client differs from the others."""
 
     data: str = DEALT  # or the folder of its own data
@@ -43,7 +43,7 @@ class Conduct:
     privacy: Privacy | None = None  # what it insists on; None: as the experiment says
 
 
-class Trained(NamedTuple):
+class TrainResult(NamedTuple):
     """An update, and what was played if it is poisoned."""
 
     update: Float[np.ndarray, " d"]
@@ -53,14 +53,14 @@ class Trained(NamedTuple):
 class Trainer:
     """One client's data and model, ready for any number of requests."""
 
-    def __init__(self, experiment: Experiment, conduct: Conduct) -> None:
+    def __init__(self, experiment: Experiment, client_options: ClientOptions) -> None:
         """Load the data."""
         if experiment.threads:
             torch.set_num_threads(experiment.threads)
-        self._experiment = experiment = _as_conducted(experiment, conduct)
+        self._experiment = experiment = _with_options(experiment, client_options)
         device = choose_device(experiment.device)
         data = experiment.task.load()
-        dealt = conduct.data == DEALT
+        dealt = client_options.data == DEALT
         self._shards = deal_samples(experiment, data) if dealt else _all_of(data, experiment)
         model = seeded_model(experiment, device)
         self._clients = Clients(
@@ -68,17 +68,17 @@ class Trainer:
         )
         self._clients.refuse_mixing()
         self._attackers = make_attackers(experiment, self._shards, self._clients)
-        if conduct.attack is not None:
+        if client_options.attack is not None:
             self._attackers.malicious[:] = True
 
-    def train(self, weights: Float[np.ndarray, " d"], client: int, version: int) -> Trained:
+    def train(self, weights: Float[np.ndarray, " d"], client: int, version: int) -> TrainResult:
         """What the client in that slot answers to the model of that version."""
         base = torch.from_numpy(weights).to(self._attackers.device)
         rows = self._rows(client, version)
         update = uploaded(self._clients, self._attackers, base, rows, client, version)
         poisoned = self._attackers.attacks(client, version)
         attack = short_name(self._experiment.attack) if poisoned else ""
-        return Trained(update.detach().cpu().numpy(), attack)
+        return TrainResult(update.detach().cpu().numpy(), attack)
 
     def _rows(self, client: int, version: int) -> np.ndarray:
         made = self._experiment
@@ -111,7 +111,7 @@ def uploaded(
     def poison(inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         return attackers.poison_batch(inputs, labels, number)
 
-    def train_on(weights: Tensor, further: Tensor, member: Tensor) -> Tensor:
+    def train_on(weights: Tensor, further: Tensor, attacker_index: Tensor) -> Tensor:
         return clients.gradient(weights, further, poison)
 
     gradient = clients.update(base, chosen, poison)
@@ -147,13 +147,13 @@ def _with_data(experiment: Experiment, data: str) -> Experiment:
     return dataclasses.replace(experiment, task=task)
 
 
-def _as_conducted(experiment: Experiment, conduct: Conduct) -> Experiment:
-    experiment = _with_data(experiment, conduct.data)
-    if conduct.attack is not None:
-        experiment = dataclasses.replace(experiment, attack=conduct.attack)
-    if conduct.privacy is None:
+def _with_options(experiment: Experiment, client_options: ClientOptions) -> Experiment:
+    experiment = _with_data(experiment, client_options.data)
+    if client_options.attack is not None:
+        experiment = dataclasses.replace(experiment, attack=client_options.attack)
+    if client_options.privacy is None:
         return experiment
-    training = dataclasses.replace(experiment.training, privacy=conduct.privacy)
+    training = dataclasses.replace(experiment.training, privacy=client_options.privacy)
     return dataclasses.replace(experiment, training=training)
 
 

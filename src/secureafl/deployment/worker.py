@@ -23,7 +23,7 @@ from secureafl.core.errors import SecureAflError
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-    from secureafl.deployment.trainer import Conduct, Trainer
+    from secureafl.deployment.trainer import ClientOptions, Trainer
 
 
 class Job(NamedTuple):
@@ -60,8 +60,8 @@ def _receive(file: BufferedRWPair) -> tuple[dict[str, Any], np.ndarray]:
 class Work:
     """Trainers by experiment: there is one, unless the server is given another."""
 
-    def __init__(self, conduct: Conduct) -> None:
-        self._conduct = conduct
+    def __init__(self, client_options: ClientOptions) -> None:
+        self._client_options = client_options
         self._trainers: dict[str, Trainer] = {}
 
     def do(self, job: Job, weights: Float[np.ndarray, " d"]) -> tuple[np.ndarray, str]:
@@ -77,13 +77,13 @@ class Work:
             from secureafl.experiment import from_mapping
 
             made = from_mapping(tomllib.loads(experiment))
-            self._trainers = {experiment: Trainer(made, self._conduct)}  # not two data sets
+            self._trainers = {experiment: Trainer(made, self._client_options)}  # not two data sets
         return self._trainers[experiment]
 
 
-def serve(place: Path, conduct: Conduct) -> None:
+def serve(place: Path, client_options: ClientOptions) -> None:
     """Work for whoever connects, one at a time, until the parent is gone."""
-    work, parent = Work(conduct), os.getppid()
+    work, parent = Work(client_options), os.getppid()
     import torch  # noqa: F401  (now, not while somebody waits)
 
     place.unlink(missing_ok=True)
@@ -121,15 +121,15 @@ def _done(file: BufferedRWPair, work: Work) -> tuple[dict[str, str], np.ndarray]
     return {"attack": attack, "error": ""}, update
 
 
-def conduct_from(facts: Mapping[str, Any]) -> Conduct:
-    """A conduct as `join` spells it: data, and tables of settings for attack and privacy."""
-    from secureafl.deployment.trainer import DEALT, Conduct
+def options_from(facts: Mapping[str, Any]) -> ClientOptions:
+    """A client_options as `join` spells it: data, and tables of settings for attack and privacy."""
+    from secureafl.deployment.trainer import DEALT, ClientOptions
     from secureafl.experiment import from_mapping
 
     given = {"training": {"privacy": facts["privacy"]}} if facts.get("privacy") else {}
     given |= {"attack": facts["attack"]} if facts.get("attack") else {}
     made = from_mapping(given)
-    return Conduct(
+    return ClientOptions(
         str(facts.get("data") or DEALT),
         made.attack if "attack" in given else None,
         made.training.privacy if "training" in given else None,
@@ -137,4 +137,4 @@ def conduct_from(facts: Mapping[str, Any]) -> Conduct:
 
 
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]), conduct_from(json.loads(sys.argv[2])))
+    serve(Path(sys.argv[1]), options_from(json.loads(sys.argv[2])))

@@ -13,8 +13,8 @@ import torch
 
 from secureafl.core.errors import require
 from secureafl.core.types import Entry
-from secureafl.core.vectors import row, set_row
 from secureafl.kernels.tiles import OWN
+from secureafl.linalg.vectors import row, set_row
 
 if TYPE_CHECKING:
     from jaxtyping import Int
@@ -43,7 +43,7 @@ class HistoryMean:
     def init(self, num_clients, weights):
         return Notes(torch.zeros(num_clients, dtype=torch.int64, device=weights.device))
 
-    def remember(self, notes, news, arrival, keep):
+    def observe(self, notes, secant, arrival, keep):
         count = row(notes.count, arrival.client)
         set_row(notes.count, arrival.client, count + 1, keep)
         place = (count % self.length).view(1)

@@ -19,7 +19,7 @@ class LastUpdate:
     def init(self, num_clients, weights):
         return ()
 
-    def remember(self, notes, news, arrival, keep):
+    def observe(self, notes, secant, arrival, keep):
         return Entry(arrival.client.view(1)[:0], (), keep), notes
 
     def shares(self, notes, inner):

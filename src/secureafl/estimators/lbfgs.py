@@ -55,9 +55,9 @@ class Lbfgs:
     def init(self, num_clients, weights):
         return Notes(torch.zeros(num_clients, dtype=torch.int64, device=weights.device))
 
-    def remember(self, notes, news, arrival, keep):
+    def observe(self, notes, secant, arrival, keep):
         size, bound = self.buffer_size, self.min_curvature
-        places, pair = place_pair(notes.appended, arrival.client, news, keep, size, bound)
+        places, pair = place_pair(notes.appended, arrival.client, secant, keep, size, bound)
         return Entry(places, ("step", "change"), pair), notes
 
     def forget(self, state, client):

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from secureafl.core.quantile import arrays, observe_array, quantile_array
 from secureafl.core.server import LARGEST_NORM
-from secureafl.core.types import News
+from secureafl.core.types import SecantProducts
 from secureafl.kernels import reference
 from secureafl.kernels.cpu_bfgs import lbfgs_pass
 from secureafl.kernels.cpu_code import (
@@ -29,22 +28,24 @@ from secureafl.kernels.cpu_code import (
     order_pass,
     room_for,
 )
-from secureafl.kernels.cpu_trust import standing, take_note, weigh
+from secureafl.kernels.cpu_trust import similarity_weights, update_stats, weigh_clients
 from secureafl.kernels.llvm import address
 from secureafl.kernels.network import middle_network, sorting_network
-from secureafl.kernels.step import Judged, Step
+from secureafl.kernels.step import FilterResult, Step
 from secureafl.kernels.tiles import BASE, GRADIENT, OWN, WIDTH
+from secureafl.linalg.quantile import arrays, observe_array, quantile_array
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from secureafl.core.quantile import History
     from secureafl.core.types import Arrival, Entry, Inner
     from secureafl.kernels.memory import Memory
-    from secureafl.kernels.step import Choice
+    from secureafl.kernels.step import Selection
+    from secureafl.linalg.quantile import History
 
-__all__ = ["standing", "take_note", "weigh"]  # of `kernels.cpu_trust`
-compare, remember = reference.compare, reference.remember  # a few passes over single rows
+__all__ = ["similarity_weights", "update_stats", "weigh_clients"]  # of `kernels.cpu_trust`
+# A few passes over single rows, which plain torch does well.
+secant_products, update_momentum = reference.secant_products, reference.update_momentum
 
 _FLAGS = torch.tensor(False), torch.tensor(True)  # to make one takes longer than to look one up
 WORTH_IT = 1 << 20  # numbers in the memory; below, plain torch is as fast and needs no compiling
@@ -57,10 +58,10 @@ def _plain_will_do(vectors: Tensor) -> bool:
     return vectors.numel() < WORTH_IT or vectors.dtype != torch.float32
 
 
-def meet(memory: Memory, arrival: Arrival) -> News:
-    """See `kernels.operations.meet`."""
+def tiled_secant_products(memory: Memory, arrival: Arrival) -> SecantProducts:
+    """See `kernels.operations.tiled_secant_products`."""
     if _plain_will_do(memory.vectors):
-        return reference.meet(memory, arrival)
+        return reference.tiled_secant_products(memory, arrival)
     tiles, clients, slots, _ = memory.vectors.shape
     run, ranges = differences_pass(clients, slots), _ranges(tiles, arrival.gradient.numel())
     sums, client = _room(ranges, LANES), int(arrival.client)
@@ -68,12 +69,14 @@ def meet(memory: Memory, arrival: Arrival) -> News:
     arrays = [array.data_ptr() for array in given]
     mine = memory.vectors.data_ptr() + 4 * client * slots * WIDTH
     ranges.run(lambda *numbers: run(mine, *arrays, *numbers))
-    return News(memory.known[client].clone(), *sums.sum(dim=0).unbind())
+    return SecantProducts(memory.known[client].clone(), *sums.sum(dim=0).unbind())
 
 
-def judge(history: History, news: News, radius: float, level: float) -> tuple[Judged, History]:
-    """See `kernels.operations.judge`."""
-    known, *numbers = (field.item() for field in news)
+def filter_update(
+    history: History, secant: SecantProducts, radius: float, level: float
+) -> tuple[FilterResult, History]:
+    """See `kernels.operations.filter_update`."""
+    known, *numbers = (field.item() for field in secant)
     step, _, change, squared = numbers
     comparable = bool(known) and step > 0
     factor = math.sqrt(change / step) if comparable else 0.0
@@ -85,23 +88,30 @@ def judge(history: History, news: News, radius: float, level: float) -> tuple[Ju
     scale = radius / length if not known and length > radius else 1.0
     found = (factor if comparable else math.nan, threshold, scale)
     accepted = _FLAGS[factor <= threshold]
-    return Judged(accepted, *torch.tensor(found, dtype=torch.float64).unbind()), history
+    return FilterResult(accepted, *torch.tensor(found, dtype=torch.float64).unbind()), history
 
 
 def place_pair(
-    appended: Tensor, client: Tensor, news: News, keep: Tensor, pairs: int, min_curvature: float
+    appended: Tensor,
+    client: Tensor,
+    secant: SecantProducts,
+    keep: Tensor,
+    pairs: int,
+    min_curvature: float,
 ) -> tuple[Tensor, Tensor]:
     """See `kernels.operations.place_pair`."""
-    bound = min_curvature * news.step_step.item()
-    curved = bool(news.known) and news.step_change.item() > bound
+    bound = min_curvature * secant.ss.item()
+    curved = bool(secant.known) and secant.sy.item() > bound
     counts, index = appended.numpy(), int(client)
     place = int(counts[index]) % pairs
     counts[index] += curved and bool(keep)
     return torch.tensor((place, place + pairs)), _FLAGS[curved]
 
 
-def hear(known: Tensor, shares: Tensor, client: Tensor, heard: Tensor) -> tuple[Tensor, Tensor]:
-    """See `kernels.operations.hear`."""
+def select_participants(
+    known: Tensor, shares: Tensor, client: Tensor, heard: Tensor
+) -> tuple[Tensor, Tensor]:
+    """See `kernels.operations.select_participants`."""
     index, own, present = int(client), shares.numpy(), known.numpy().copy()
     own[index] = 0
     own[index, GRADIENT] = 1
@@ -121,13 +131,13 @@ def after_step(
     return _FLAGS[stepped], memory
 
 
-def exchange(
+def store_upload(
     memory: Memory, arrival: Arrival, entry: Entry, weights: Tensor, keep: Tensor
 ) -> Memory:
-    """See `kernels.operations.exchange`."""
+    """See `kernels.operations.store_upload`."""
     tiles, clients, slots, _ = memory.vectors.shape
     if _plain_will_do(memory.vectors) or slots > _MOST_SLOTS:
-        return reference.exchange(memory, arrival, entry, weights, keep)
+        return reference.store_upload(memory, arrival, entry, weights, keep)
     client, new = int(arrival.client), _new_rows(entry, keep)
     run, ranges = exchange_pass(clients, slots, new), _ranges(tiles, weights.numel())
     sums, given = _room(ranges, room_for(new, slots)), _contiguous(weights, arrival)
@@ -166,14 +176,19 @@ def _note_products(memory: Memory, client: int, new: Rows, sums: Tensor) -> None
 
 
 def order_step(
-    memory: Memory, arrival: Arrival, entry: Entry, keep: Tensor, weights: Tensor, choice: Choice
+    memory: Memory,
+    arrival: Arrival,
+    entry: Entry,
+    keep: Tensor,
+    weights: Tensor,
+    selection: Selection,
 ) -> tuple[Step, Memory]:
     """See `kernels.operations.order_step`."""
     tiles, clients, slots, _ = memory.vectors.shape
     if _plain_will_do(memory.vectors) or slots > _MOST_SLOTS:
-        return reference.order_step(memory, arrival, entry, keep, weights, choice)
+        return reference.order_step(memory, arrival, entry, keep, weights, selection)
     client, new = int(arrival.client), _new_rows(entry, keep)
-    order = _order(choice.present.numpy().tobytes(), int(choice.first), int(choice.last))
+    order = _order(selection.present.numpy().tobytes(), int(selection.first), int(selection.last))
     run, ranges = (
         order_pass(clients, slots, order.in_registers, new),
         _ranges(tiles, weights.numel()),
@@ -181,7 +196,7 @@ def order_step(
     columns, size = clients * slots + LANES, weights.numel()
     direction = torch.empty(tiles * WIDTH, dtype=torch.float32)
     along, inner = _room(ranges, columns), _room(ranges, room_for(new, slots))
-    shares = choice.shares.numpy().astype(np.float32, order="C")
+    shares = selection.shares.numpy().astype(np.float32, order="C")
     vectors, given = memory.vectors.data_ptr(), _contiguous(weights, arrival)
     before = (vectors, address(shares), *(v.data_ptr() for v in given), direction.data_ptr())
     after = (along.data_ptr(), inner.data_ptr(), *order.arguments, client)

@@ -25,7 +25,7 @@ from secureafl.core.trust import (
     SILENT,
     TINY,
     TURNS,
-    Weighed,
+    TrustWeights,
     remembered,
 )
 from secureafl.kernels.llvm import DOUBLE, INT, Emitter, address, function, machine_code
@@ -33,92 +33,104 @@ from secureafl.kernels.llvm import DOUBLE, INT, Emitter, address, function, mach
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from secureafl.core.trust import Doubts, Notes
-    from secureafl.core.types import News
+    from secureafl.core.trust import ClientStats, TrustConfig
+    from secureafl.core.types import SecantProducts
 
 _LANES = 8  # doubles side by side
 _EXACT = DOUBLE.as_pointer()
 
 
-def take_note(
-    notes: Notes,
+def update_stats(
+    stats: ClientStats,
     known: Tensor,
     client: Tensor,
-    news: News,
+    secant: SecantProducts,
     clip_norm: float,
-    shorten: bool,
+    clip_to_median_norm: bool,
     memory: float,
 ) -> Tensor:
-    """See `kernels.operations.take_note`."""
+    """See `kernels.operations.update_stats`."""
     i, there = int(client), known.numpy()
-    heard, *numbers = (field.item() for field in news)
-    _note_bend(notes, i, bool(heard), numbers, memory)
+    heard, *numbers = (field.item() for field in secant)
+    _note_bend(stats, i, bool(heard), numbers, memory)
     there[i] = True
     length = math.sqrt(numbers[-1])
-    lengths = notes.lengths.numpy()
+    lengths = stats.lengths.numpy()
     lengths[i] = most = length if heard else min(length, clip_norm)
-    if shorten:
+    if clip_to_median_norm:
         most = min(most, _lower_median(lengths[there]))
     scale = most / length if length > most else 1.0
     kept, squared = memory * heard, numbers[-1] * scale**2
-    loud, noise = (kind.numpy() for kind in notes.constancy)
+    loud, noise = (kind.numpy() for kind in stats.consistency)
     loud[i] = squared + kept * (loud[i] - squared)
     noise[i] = kept**2 * noise[i] + (1 - kept) ** 2
     return torch.tensor(scale, dtype=torch.float64)
 
 
-def _note_bend(notes: Notes, i: int, heard: bool, numbers: list[float], memory: float) -> None:
-    step_step, step_change, change_change, _ = numbers
-    product = math.sqrt(step_step * change_change)
+def _note_bend(
+    stats: ClientStats, i: int, heard: bool, numbers: list[float], memory: float
+) -> None:
+    ss, sy, yy, _ = numbers
+    product = math.sqrt(ss * yy)
     if not (heard and 0 < product < math.inf):
         return
-    mean, variance, count = (kind.numpy() for kind in notes.bends)
+    mean, variance, count = (kind.numpy() for kind in stats.curvature)
     rate = max(1 / (count[i] + 1), 1 - memory)
-    away = step_change / product - mean[i]
+    away = sy / product - mean[i]
     mean[i] += rate * away
     variance[i] = (1 - rate) * (variance[i] + rate * away**2)
     count[i] += 1
 
 
-def weigh(notes: Notes, known: Tensor, client: Tensor, products: Tensor, doubts: Doubts) -> Weighed:
-    """See `kernels.operations.weigh`."""
-    i, gram, fresh = int(client), notes.gram.numpy(), notes.fresh.numpy()
+def weigh_clients(
+    stats: ClientStats, known: Tensor, client: Tensor, products: Tensor, config: TrustConfig
+) -> TrustWeights:
+    """See `kernels.operations.weigh_clients`."""
+    i, gram, fresh = int(client), stats.gram.numpy(), stats.fresh.numpy()
     gram[i] = gram[:, i] = products.numpy()
-    trust = _trusted(notes, known.numpy(), doubts)
-    fresh *= doubts.fading
+    trust = _trusted(stats, known.numpy(), config)
+    fresh *= config.arrival_decay
     fresh[i] = 1
     weights = trust * fresh
     total = weights.sum()
     enough = min(np.count_nonzero(known.numpy()) / min(FEW, len(gram)), 1.0)
     shares = torch.from_numpy(weights * (enough / max(total, TINY))).to(products.dtype)
-    return Weighed(torch.tensor(trust[i]), torch.tensor(total), shares)
+    return TrustWeights(torch.tensor(trust[i]), torch.tensor(total), shares)
 
 
-def _trusted(notes: Notes, known: np.ndarray, doubts: Doubts) -> np.ndarray:
-    """See `core.trust.trusted`."""
-    weights, gram = known.astype(np.float64), notes.gram.numpy()
-    if doubts.constancy:
-        loud, noise = (kind.numpy() for kind in notes.constancy)
+def _trusted(stats: ClientStats, known: np.ndarray, config: TrustConfig) -> np.ndarray:
+    """See `core.trust.trust_weights`."""
+    weights, gram = known.astype(np.float64), stats.gram.numpy()
+    if config.consistency:
+        loud, noise = (kind.numpy() for kind in stats.consistency)
         said = gram.diagonal() / np.maximum(loud, TINY) - noise
         said /= np.maximum(1 - noise, 0.5)
         weights *= _next_to_usual(said, DOUBT, known & (noise < 0.5), SILENT, SAYS)
     heard = weights > 0
-    weights *= _standing(gram, heard, doubts.crowding, doubts.approval)
-    if doubts.bending:
-        mean, variance, count = (kind.numpy() for kind in notes.bends)
-        error = np.sqrt(variance / np.clip(count, 1, remembered(doubts.memory)))
+    weights *= _similarity_weights(
+        gram, heard, config.similarity_penalty, config.disagreement_penalty
+    )
+    if config.curvature:
+        mean, variance, count = (kind.numpy() for kind in stats.curvature)
+        error = np.sqrt(variance / np.clip(count, 1, remembered(config.memory)))
         weights *= _next_to_usual(mean, error, (count >= SEEN) & heard, LEAST, ENOUGH)
     return weights
 
 
-def standing(gram: Tensor, known: Tensor, crowding: float, approval: float) -> Tensor:
-    """See `kernels.operations.standing`."""
+def similarity_weights(
+    gram: Tensor, known: Tensor, similarity_penalty: float, disagreement_penalty: float
+) -> Tensor:
+    """See `kernels.operations.similarity_weights`."""
     exact = np.ascontiguousarray(gram.numpy(), np.float64)  # machine code takes it as it lies
-    return torch.from_numpy(_standing(exact, known.numpy(), crowding, approval)).to(gram.dtype)
+    return torch.from_numpy(
+        _similarity_weights(exact, known.numpy(), similarity_penalty, disagreement_penalty)
+    ).to(gram.dtype)
 
 
-def _standing(gram: np.ndarray, known: np.ndarray, crowding: float, approval: float) -> np.ndarray:
-    """See `core.trust.standing`; no matrix is made on the way."""
+def _similarity_weights(
+    gram: np.ndarray, known: np.ndarray, similarity_penalty: float, disagreement_penalty: float
+) -> np.ndarray:
+    """See `core.trust.similarity_weights`; no matrix is made on the way."""
     diagonal = gram.diagonal()
     weights = present = known.astype(np.float64)
     scale = present / np.sqrt(np.maximum(diagonal, TINY))
@@ -130,12 +142,12 @@ def _standing(gram: np.ndarray, known: np.ndarray, crowding: float, approval: fl
         view = present / np.sqrt(np.maximum(own, CENTRAL))
         agree, _ = _felt(gram, scale, along, view, present, middle)
         crowd = np.maximum(agree, 1)
-        weights = present * np.minimum(_lower_median(crowd[known]) / crowd, 1) ** crowding
+        weights = present * np.minimum(_lower_median(crowd[known]) / crowd, 1) ** similarity_penalty
         agree, blame = _felt(gram, scale, along, view, weights, middle)
         backing = np.maximum(agree, weights)
         share = backing / np.maximum(backing + blame, TINY)
         share = np.minimum(share / max(_lower_median(share[known]), TINY), 1)
-        weights = weights * share**approval
+        weights = weights * share**disagreement_penalty
     return weights
 
 

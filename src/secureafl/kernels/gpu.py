@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from secureafl.core.quantile import LONGEST
 from secureafl.core.server import LARGEST_NORM
-from secureafl.core.types import News
+from secureafl.core.types import SecantProducts
 from secureafl.kernels import reference
 from secureafl.kernels.gpu_source import (
     ONE_CLIENT,
@@ -18,21 +17,34 @@ from secureafl.kernels.gpu_source import (
     counter_for,
     processors,
 )
-from secureafl.kernels.gpu_trust import compare, remember, standing, take_note, weigh
+from secureafl.kernels.gpu_trust import (
+    secant_products,
+    similarity_weights,
+    update_momentum,
+    update_stats,
+    weigh_clients,
+)
 from secureafl.kernels.network import sorting_network
-from secureafl.kernels.step import Judged, Step
+from secureafl.kernels.step import FilterResult, Step
 from secureafl.kernels.tiles import BASE, GRADIENT, OWN, WIDTH
+from secureafl.linalg.quantile import LONGEST
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from secureafl.core.quantile import History
     from secureafl.core.types import Arrival, Entry, Inner
     from secureafl.kernels.memory import Memory
-    from secureafl.kernels.step import Choice
+    from secureafl.kernels.step import Selection
+    from secureafl.linalg.quantile import History
 
 # Of `kernels.gpu_trust`.
-__all__ = ["compare", "remember", "standing", "take_note", "weigh"]
+__all__ = [
+    "secant_products",
+    "similarity_weights",
+    "update_momentum",
+    "update_stats",
+    "weigh_clients",
+]
 
 IN_REGISTERS = 64  # clients up to which a thread sorts a column
 _MOST_SLOTS, _MOST_PAIRS = 16, 7  # which are unrolled
@@ -40,12 +52,12 @@ _PARTS = {"upload": 0, "step": 1, "change": 2}
 _PLACES = {"GRADIENT": GRADIENT, "BASE": BASE, "OWN": OWN}
 
 
-def meet(memory: Memory, arrival: Arrival) -> News:
-    """See `kernels.operations.meet`."""
+def tiled_secant_products(memory: Memory, arrival: Arrival) -> SecantProducts:
+    """See `kernels.operations.tiled_secant_products`."""
     vectors = memory.vectors
     if vectors.dtype != torch.float32:
-        return reference.meet(memory, arrival)
-    kernel, size = _kernel("meet", *vectors.shape[1:3]), arrival.gradient.numel()
+        return reference.tiled_secant_products(memory, arrival)
+    kernel, size = _kernel("tiled_secant_products", *vectors.shape[1:3]), arrival.gradient.numel()
     blocks = blocks_for(size, vectors.device)
     found = torch.empty(4, dtype=torch.float64, device=vectors.device)
     sums = found.new_empty(4, blocks)
@@ -53,38 +65,47 @@ def meet(memory: Memory, arrival: Arrival) -> News:
     known, counter = torch.empty_like(memory.known[0]), counter_for(vectors.device)
     arguments = [vectors, memory.known, arrival.client, *given, sums, known, found, counter, size]
     kernel((blocks, 1, 1), (ONE_CLIENT, 1, 1), arguments)
-    return News(known, *found.unbind())
+    return SecantProducts(known, *found.unbind())
 
 
-def judge(history: History, news: News, radius: float, level: float) -> tuple[Judged, History]:
-    """See `kernels.operations.judge`."""
+def filter_update(
+    history: History, secant: SecantProducts, radius: float, level: float
+) -> tuple[FilterResult, History]:
+    """See `kernels.operations.filter_update`."""
     if len(history.recent) > LONGEST:
-        return reference.judge(history, news, radius, level)
-    accepted = torch.empty_like(news.known)
+        return reference.filter_update(history, secant, radius, level)
+    accepted = torch.empty_like(secant.known)
     found = torch.empty(3, dtype=torch.float64, device=accepted.device)
-    numbers = [news.known, news.step_step, news.change_change, news.squared, accepted, found]
+    numbers = [secant.known, secant.ss, secant.yy, secant.squared, accepted, found]
     settings = [float(radius), float(level), len(history.recent)]
-    _kernel("judge")((1, 1, 1), (1024, 1, 1), [*history, *numbers, *settings])
-    return Judged(accepted, *found.unbind()), history
+    _kernel("filter_update")((1, 1, 1), (1024, 1, 1), [*history, *numbers, *settings])
+    return FilterResult(accepted, *found.unbind()), history
 
 
 def place_pair(
-    appended: Tensor, client: Tensor, news: News, keep: Tensor, pairs: int, min_curvature: float
+    appended: Tensor,
+    client: Tensor,
+    secant: SecantProducts,
+    keep: Tensor,
+    pairs: int,
+    min_curvature: float,
 ) -> tuple[Tensor, Tensor]:
     """See `kernels.operations.place_pair`."""
     places, curved = appended.new_empty(2), torch.empty_like(keep)
-    numbers = [news.known, news.step_step, news.step_change, keep, places, curved]
+    numbers = [secant.known, secant.ss, secant.sy, keep, places, curved]
     arguments = [appended, client, *numbers, float(min_curvature), pairs]
     _kernel("place_pair")((1, 1, 1), (1, 1, 1), arguments)
     return places, curved
 
 
-def hear(known: Tensor, shares: Tensor, client: Tensor, heard: Tensor) -> tuple[Tensor, Tensor]:
-    """See `kernels.operations.hear`."""
+def select_participants(
+    known: Tensor, shares: Tensor, client: Tensor, heard: Tensor
+) -> tuple[Tensor, Tensor]:
+    """See `kernels.operations.select_participants`."""
     if shares.dtype != torch.float64 or not shares.is_contiguous():  # a user's own estimator
-        return reference.hear(known, shares, client, heard)
+        return reference.select_participants(known, shares, client, heard)
     present, count = torch.empty_like(known), torch.empty_like(client)
-    kernel = _kernel("hear", *shares.shape)
+    kernel = _kernel("select_participants", *shares.shape)
     kernel((1, 1, 1), (ONE_CLIENT, 1, 1), [known, shares, client, heard, present, count])
     return present, count
 
@@ -102,13 +123,13 @@ def after_step(
     return stepped, memory
 
 
-def exchange(
+def store_upload(
     memory: Memory, arrival: Arrival, entry: Entry, weights: Tensor, keep: Tensor
 ) -> Memory:
-    """See `kernels.operations.exchange`."""
+    """See `kernels.operations.store_upload`."""
     _, clients, slots, _ = memory.vectors.shape
     if memory.vectors.dtype != torch.float32 or slots > _MOST_SLOTS:
-        return reference.exchange(memory, arrival, entry, weights, keep)
+        return reference.store_upload(memory, arrival, entry, weights, keep)
     size = weights.numel()
     blocks = blocks_for(size, weights.device)
     sums = memory.gram.new_empty(1 + slots * (slots + 1) // 2, blocks)
@@ -116,7 +137,7 @@ def exchange(
     parts = sum(_PARTS[part] << (2 * k) for k, part in enumerate(entry.parts))
     tables = [memory.gram, memory.along, memory.known, memory.squared]
     tables.append(counter_for(weights.device))
-    _kernel("exchange", clients, slots)(
+    _kernel("store_upload", clients, slots)(
         (blocks, 1, 1),
         (ONE_CLIENT, 1, 1),
         [
@@ -128,7 +149,12 @@ def exchange(
 
 
 def order_step(
-    memory: Memory, arrival: Arrival, entry: Entry, keep: Tensor, weights: Tensor, choice: Choice
+    memory: Memory,
+    arrival: Arrival,
+    entry: Entry,
+    keep: Tensor,
+    weights: Tensor,
+    selection: Selection,
 ) -> tuple[Step, Memory]:
     """See `kernels.operations.order_step`."""
     tiles, clients, slots, _ = memory.vectors.shape
@@ -136,16 +162,24 @@ def order_step(
     shared = _shared_bytes(clients, slots)
     unfit = shared > _most_shared(weights.device) or slots > _MOST_SLOTS
     if memory.vectors.dtype != torch.float32 or unfit:
-        return reference.order_step(memory, arrival, entry, keep, weights, choice)
-    memory = exchange(memory, arrival, entry, weights, keep)
+        return reference.order_step(memory, arrival, entry, keep, weights, selection)
+    memory = store_upload(memory, arrival, entry, weights, keep)
     kernel = _kernel("order_pass", clients, slots)
     if shared >= 48 * 1024:
         kernel.set_shared_memory_config(shared)
     blocks = min(tiles, processors(weights.device) * resident)
     sums = memory.gram.new_empty(blocks, clients * slots + 3)
     direction = torch.empty_like(weights)
-    chosen = [choice.shares.contiguous(), weights.contiguous(), arrival.gradient.contiguous()]
-    order = [choice.present, choice.first, choice.last, direction, sums, weights.numel(), tiles]
+    chosen = [selection.shares.contiguous(), weights.contiguous(), arrival.gradient.contiguous()]
+    order = [
+        selection.present,
+        selection.first,
+        selection.last,
+        direction,
+        sums,
+        weights.numel(),
+        tiles,
+    ]
     arguments = [memory.vectors, *chosen, *order]
     kernel((blocks, 1, 1), (threads, 1, 1), arguments, shared_mem=shared)
     found = torch.empty_like(sums[0])

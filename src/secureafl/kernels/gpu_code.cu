@@ -7,7 +7,7 @@
 #define HIGHEST 3.402823466e38f
 
 // An upload beside its client's last: whether there is one, and s's, s'y, y'y, g'g.
-extern "C" __global__ void meet(const float* vectors, const flag* known, const index* client,
+extern "C" __global__ void tiled_secant_products(const float* vectors, const flag* known, const index* client,
                                 const float* upload, const float* base, double* sums, flag* found_known,
                                 double* found, unsigned* counter, int d) {
   if (blockIdx.x == 0 && threadIdx.x == 0) *found_known = known[*client];
@@ -25,17 +25,17 @@ extern "C" __global__ void meet(const float* vectors, const flag* known, const i
   if (is_last_block(counter)) sums_over_blocks<4>(sums, [&](int k, double total) { found[k] = total; });
 }
 
-#define HISTORY 1024  // threads of `judge`, which is one block
+#define HISTORY 1024  // threads of `filter_update`, which is one block
 #define HELD (LONGEST / HISTORY + 1)
 
-// The Lipschitz filter: see `reference.judge`. The history is changed in place.
-extern "C" __global__ void __launch_bounds__(HISTORY) judge(
-    double* ordered, double* recent, index* count_at, const flag* known_at, const double* step_step,
-    const double* change_change, const double* squared, flag* accepted, double* found, double radius,
+// The Lipschitz filter: see `reference.filter_update`. The history is changed in place.
+extern "C" __global__ void __launch_bounds__(HISTORY) filter_update(
+    double* ordered, double* recent, index* count_at, const flag* known_at, const double* ss,
+    const double* yy, const double* squared, flag* accepted, double* found, double radius,
     double level, int window) {
   __shared__ int place, hole, partial[2][HISTORY / 32];
-  const bool known = *known_at, comparable = known && *step_step > 0;
-  const double factor = comparable ? sqrt(*change_change / *step_step) : 0;
+  const bool known = *known_at, comparable = known && *ss > 0;
+  const double factor = comparable ? sqrt(*yy / *ss) : 0;
   const index count = *count_at;
   const int filled = count < window ? count : window, slot = count % window, thread = threadIdx.x;
   const double oldest = recent[slot];
@@ -83,16 +83,16 @@ extern "C" __global__ void __launch_bounds__(HISTORY) judge(
 
 // Where a client's step and change go, and whether they are curved: see `reference.place_pair`.
 extern "C" __global__ void place_pair(index* appended, const index* client, const flag* known,
-                                      const double* step_step, const double* step_change, const flag* keep,
+                                      const double* ss, const double* sy, const flag* keep,
                                       index* places, flag* curved, double min_curvature, int pairs) {
   const index count = appended[*client];
-  *curved = *known && *step_change > min_curvature * *step_step;
+  *curved = *known && *sy > min_curvature * *ss;
   places[0] = count % pairs, places[1] = places[0] + pairs;
   appended[*client] = count + (*curved && *keep);
 }
 
-// Whose vectors are aggregated, by one block: see `reference.hear`.
-extern "C" __global__ void hear(const flag* known, double* shares, const index* client, const flag* heard,
+// Whose vectors are aggregated, by one block: see `reference.select_participants`.
+extern "C" __global__ void select_participants(const flag* known, double* shares, const index* client, const flag* heard,
                                 flag* present, index* count) {
   __shared__ int partial[ONE_CLIENT / 32];
   const index c = *client;
@@ -144,7 +144,7 @@ extern "C" __global__ void add_up(const double* sums, double* found, int blocks)
 
 // Puts new rows into a client's places and computes its inner products anew.
 // `parts`: for each of `places` 0 (upload), 1 (step) or 2 (change).
-extern "C" __global__ void exchange(float* vectors, const index* client, const float* upload,
+extern "C" __global__ void store_upload(float* vectors, const index* client, const float* upload,
                                     const float* base, const float* model, const index* places,
                                     const flag* keep_all, const flag* keep_entry, double* sums,
                                     double* gram, double* along, flag* known, double* squared,

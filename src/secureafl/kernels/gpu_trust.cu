@@ -2,8 +2,8 @@
 // `gpu_sums.cu`. One block each where only numbers of clients are at hand; `core.trust` says what and why.
 // TURNS, TINY, SILENT, SAYS, DOUBT, LEAST, ENOUGH, SEEN, FEW: `core.trust`.
 
-// An upload beside its client's last: see `reference.compare`.
-extern "C" __global__ void compare(const float* gradients, const float* bases, const flag* known,
+// An upload beside its client's last: see `reference.secant_products`.
+extern "C" __global__ void secant_products(const float* gradients, const float* bases, const flag* known,
                                    const index* client, const float* upload, const float* base, double* sums,
                                    flag* found_known, double* found, unsigned* counter, int d) {
   if (blockIdx.x == 0 && threadIdx.x == 0) *found_known = known[*client];
@@ -45,46 +45,46 @@ __device__ double lower_median(const double* values, Marked marked, int n) {
   return middle;
 }
 
-// Note an upload's length, constancy and bend: see `reference.take_note`. One block.
-extern "C" __global__ void take_note(double* lengths, double* loud, double* noise, double* mean, double* variance,
+// Note an upload's length, consistency and bend: see `reference.update_stats`. One block.
+extern "C" __global__ void update_stats(double* lengths, double* mean_square_norm, double* noise, double* mean, double* variance,
                                      index* count, flag* known, const index* client, const flag* heard,
-                                     const double* step_step, const double* step_change,
-                                     const double* change_change, const double* squared, double* scale,
-                                     double clip_norm, int shorten, double memory, int n) {
+                                     const double* ss, const double* sy,
+                                     const double* yy, const double* squared, double* scale,
+                                     double clip_norm, int clip_to_median_norm, double memory, int n) {
   const double length = sqrt(*squared);
   double most = *heard || length <= clip_norm ? length : clip_norm;
   const index c = *client;
   if (threadIdx.x == 0) {
-    const double product = sqrt(*step_step * *change_change);
+    const double product = sqrt(*ss * *yy);
     if (*heard && product > 0 && product < INFINITE) {
-      const double rate = fmax(1.0 / (count[c] + 1), 1 - memory), away = *step_change / product - mean[c];
+      const double rate = fmax(1.0 / (count[c] + 1), 1 - memory), away = *sy / product - mean[c];
       mean[c] += rate * away;
       variance[c] = (1 - rate) * (variance[c] + rate * away * away);
       count[c]++;
     }
     lengths[c] = most, known[c] = 1;
   }
-  if (shorten) most = fmin(most, lower_median(lengths, [&](int i) { return known[i]; }, n));
+  if (clip_to_median_norm) most = fmin(most, lower_median(lengths, [&](int i) { return known[i]; }, n));
   if (threadIdx.x > 0) return;
   const double factor = length > most ? most / length : 1, kept = *heard ? memory : 0;
-  loud[c] = kept * loud[c] + (1 - kept) * (*squared * factor * factor);
+  mean_square_norm[c] = kept * mean_square_norm[c] + (1 - kept) * (*squared * factor * factor);
   noise[c] = kept * kept * noise[c] + (1 - kept) * (1 - kept);
   *scale = factor;
 }
 
-// Put an upload into its client's rows: see `reference.remember`.
-extern "C" __global__ void remember(float* gradients, float* bases, float* words, float* records,
+// Put an upload into its client's rows: see `reference.update_momentum`.
+extern "C" __global__ void update_momentum(float* gradients, float* bases, float* recent_updates, float* update_histories,
                                     const index* client, const float* upload, const float* base, const flag* heard,
-                                    const double* scale, float* mine, double word_memory, double record_memory,
+                                    const double* scale, float* mine, double short_momentum, double long_momentum,
                                     int d) {
   const size_t start = *client * d;
-  const float word_kept = *heard ? word_memory : 0, record_kept = *heard ? record_memory : 0;
+  const float short_kept = *heard ? short_momentum : 0, long_kept = *heard ? long_momentum : 0;
   for (int j = blockIdx.x * blockDim.x + threadIdx.x; j < d; j += gridDim.x * blockDim.x) {
     const size_t at = start + j;
     const float counted = upload[j] * *scale;
     gradients[at] = upload[j], bases[at] = base[j];
-    words[at] = word_kept * words[at] + (1 - word_kept) * counted;
-    records[at] = mine[j] = record_kept * records[at] + (1 - record_kept) * counted;
+    recent_updates[at] = short_kept * recent_updates[at] + (1 - short_kept) * counted;
+    update_histories[at] = mine[j] = long_kept * update_histories[at] + (1 - long_kept) * counted;
   }
 }
 
@@ -97,10 +97,10 @@ __device__ double sum_over(int n, Number number) {
   return __shfl_sync(FULL, total, 0);
 }
 
-// Each client's weight: see `core.trust.standing`. One block; a warp works on a client at a time.
+// Each client's weight: see `core.trust.similarity_weights`. One block; a warp works on a client at a time.
 // Weights of `weight` are written over; there is `room` for five numbers of every client.
-__device__ void stand(const double* gram, const flag* known, double* weight, double* room, double crowding,
-                      double approval, int n) {
+__device__ void stand(const double* gram, const flag* known, double* weight, double* room, double similarity_penalty,
+                      double disagreement_penalty, int n) {
   double *scale = room, *centre = scale + n, *along = centre + n, *seen = along + n, *number = seen + n;
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, warps = blockDim.x / 32;
   const auto is_known = [&](int i) { return known[i]; };
@@ -133,7 +133,7 @@ __device__ void stand(const double* gram, const flag* known, double* weight, dou
     }
     const double usual_crowd = lower_median(number, is_known, n);
     for (int i = thread; i < n; i += blockDim.x)
-      weight[i] = known[i] ? pow(fmin(usual_crowd / number[i], 1.0), crowding) : 0;
+      weight[i] = known[i] ? pow(fmin(usual_crowd / number[i], 1.0), similarity_penalty) : 0;
     __syncthreads();
     for (int i = warp; i < n; i += warps) {
       double backing = 0, blame = 0;
@@ -146,15 +146,15 @@ __device__ void stand(const double* gram, const flag* known, double* weight, dou
     }
     const double usual_share = fmax(lower_median(number, is_known, n), TINY);
     for (int i = thread; i < n; i += blockDim.x)
-      weight[i] = known[i] ? weight[i] * pow(fmin(number[i] / usual_share, 1.0), approval) : 0;
+      weight[i] = known[i] ? weight[i] * pow(fmin(number[i] / usual_share, 1.0), disagreement_penalty) : 0;
     __syncthreads();
   }
 }
 
-extern "C" __global__ void __launch_bounds__(1024) standing(
-    const double* gram, const flag* known, double* weights, double crowding, double approval, int n) {
+extern "C" __global__ void __launch_bounds__(1024) similarity_weights(
+    const double* gram, const flag* known, double* weights, double similarity_penalty, double disagreement_penalty, int n) {
   extern __shared__ double room[];
-  stand(gram, known, room, room + n, crowding, approval, n);
+  stand(gram, known, room, room + n, similarity_penalty, disagreement_penalty, n);
   for (int i = threadIdx.x; i < n; i += blockDim.x) weights[i] = room[i];
 }
 
@@ -164,11 +164,11 @@ __device__ double ramp(double value, double usual, double least, double enough) 
   return fmin(fmax((value / fmax(usual, TINY) - least) / (enough - least), 0.0), 1.0);
 }
 
-// What every client's word counts for: see `core.trust.weigh`. One block.
-extern "C" __global__ void __launch_bounds__(1024) weigh(
-    double* gram, double* fresh, const double* loud, const double* noise, const double* mean, const double* variance,
+// What every client's update counts for: see `core.trust.weigh_clients`. One block.
+extern "C" __global__ void __launch_bounds__(1024) weigh_clients(
+    double* gram, double* fresh, const double* mean_square_norm, const double* noise, const double* mean, const double* variance,
     const index* count, const flag* known, const index* client, const float* products, double* found, float* shares,
-    double fading, double crowding, double approval, int constancy, int bending, int remembered, int n) {
+    double arrival_decay, double similarity_penalty, double disagreement_penalty, int consistency, int curvature, int remembered, int n) {
   extern __shared__ double room[];
   double *weight = room, *said = weight + n, *work = said + n;
   flag* heard = (flag*)(work + 5 * n);
@@ -177,23 +177,23 @@ extern "C" __global__ void __launch_bounds__(1024) weigh(
   for (int i = thread; i < n; i += threads) gram[(size_t)c * n + i] = gram[(size_t)i * n + c] = products[i];
   __syncthreads();
   for (int i = thread; i < n; i += threads) {
-    const double left = gram[(size_t)i * n + i] / fmax(loud[i], TINY);
+    const double left = gram[(size_t)i * n + i] / fmax(mean_square_norm[i], TINY);
     work[i] = (left - noise[i]) / fmax(1 - noise[i], 0.5);
   }
   const auto told = [&](int i) { return known[i] && noise[i] < 0.5; };
-  const double usual_record = constancy ? lower_median(work, told, n) : INFINITE;
+  const double usual_history = consistency ? lower_median(work, told, n) : INFINITE;
   for (int i = thread; i < n; i += threads) {
-    said[i] = !known[i] ? 0 : told(i) ? ramp(work[i] + DOUBT, usual_record, SILENT, SAYS) : 1;
+    said[i] = !known[i] ? 0 : told(i) ? ramp(work[i] + DOUBT, usual_history, SILENT, SAYS) : 1;
     heard[i] = said[i] > 0;
   }
   __syncthreads();
-  stand(gram, heard, weight, work, crowding, approval, n);
-  const auto bends = [&](int i) { return heard[i] && count[i] >= SEEN; };
-  const double usual_bend = bending ? lower_median(mean, bends, n) : INFINITE;
+  stand(gram, heard, weight, work, similarity_penalty, disagreement_penalty, n);
+  const auto judged = [&](int i) { return heard[i] && count[i] >= SEEN; };
+  const double usual_curvature = curvature ? lower_median(mean, judged, n) : INFINITE;
   for (int i = thread; i < n; i += threads) {
     const double error = sqrt(variance[i] / fmin(fmax((double)count[i], 1.0), (double)remembered));
-    const double trust = said[i] * weight[i] * (bends(i) ? ramp(mean[i] + error, usual_bend, LEAST, ENOUGH) : 1);
-    fresh[i] = i == c ? 1 : fresh[i] * fading;
+    const double trust = said[i] * weight[i] * (judged(i) ? ramp(mean[i] + error, usual_curvature, LEAST, ENOUGH) : 1);
+    fresh[i] = i == c ? 1 : fresh[i] * arrival_decay;
     if (i == c) found[0] = trust;
     work[i] = trust * fresh[i];
   }

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from secureafl.core import trust
-from secureafl.core.trust import Weighed, remembered
-from secureafl.core.types import News
+from secureafl.core.trust import TrustWeights, remembered
+from secureafl.core.types import SecantProducts
 from secureafl.kernels import reference
 from secureafl.kernels.gpu_source import ONE_CLIENT, blocks_for, compiled, counter_for
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from secureafl.core.trust import Doubts, Notes
+    from secureafl.core.trust import ClientStats, TrustConfig
     from secureafl.core.types import Arrival
     from secureafl.core.uploads import Uploads
 
@@ -23,83 +23,120 @@ _MOST_CLIENTS = 512  # for one block; plain torch, which uses the whole GPU, is 
 _BLOCK = 1024
 
 
-def compare(uploads: Uploads, arrival: Arrival) -> News:
-    """See `kernels.operations.compare`."""
+def secant_products(uploads: Uploads, arrival: Arrival) -> SecantProducts:
+    """See `kernels.operations.secant_products`."""
     device = arrival.gradient.device
     if arrival.gradient.dtype != torch.float32:
-        return reference.compare(uploads, arrival)
+        return reference.secant_products(uploads, arrival)
     size, known = arrival.gradient.numel(), torch.empty_like(uploads.known[0])
     blocks = blocks_for(size, device)
     found = torch.empty(4, dtype=torch.float64, device=device)
     given = [arrival.client, arrival.gradient.contiguous(), arrival.base.contiguous()]
     given += [found.new_empty(4, blocks), known, found, counter_for(device), size]
-    _kernel("compare")((blocks, 1, 1), (ONE_CLIENT, 1, 1), [*uploads, *given])
-    return News(known, *found.unbind())
+    _kernel("secant_products")((blocks, 1, 1), (ONE_CLIENT, 1, 1), [*uploads, *given])
+    return SecantProducts(known, *found.unbind())
 
 
-def take_note(
-    notes: Notes,
+def update_stats(
+    stats: ClientStats,
     known: Tensor,
     client: Tensor,
-    news: News,
+    secant: SecantProducts,
     clip_norm: float,
-    shorten: bool,
+    clip_to_median_norm: bool,
     memory: float,
 ) -> Tensor:
-    """See `kernels.operations.take_note`."""
-    scale = notes.lengths.new_empty(())
-    numbers = [notes.lengths, *notes.constancy, *notes.bends, known, client, *news, scale]
-    settings = [float(clip_norm), int(shorten), float(memory), len(known)]
-    _kernel("take_note")((1, 1, 1), (ONE_CLIENT, 1, 1), [*numbers, *settings])
+    """See `kernels.operations.update_stats`."""
+    scale = stats.lengths.new_empty(())
+    numbers = [stats.lengths, *stats.consistency, *stats.curvature, known, client, *secant, scale]
+    settings = [float(clip_norm), int(clip_to_median_norm), float(memory), len(known)]
+    _kernel("update_stats")((1, 1, 1), (ONE_CLIENT, 1, 1), [*numbers, *settings])
     return scale
 
 
-def remember(
+def update_momentum(
     sent: Uploads,
-    word: Tensor,
-    record: Tensor,
+    recent_update: Tensor,
+    update_history: Tensor,
     arrival: Arrival,
     heard: Tensor,
     scale: Tensor,
-    word_memory: float,
-    record_memory: float,
+    short_momentum: float,
+    long_momentum: float,
 ) -> Tensor:
-    """See `kernels.operations.remember`."""
-    rows, memories = (sent, word, record), (float(word_memory), float(record_memory))
-    if word.dtype != torch.float32:
-        return reference.remember(*rows, arrival, heard, scale, *memories)
-    mine = torch.empty_like(word[0])
+    """See `kernels.operations.update_momentum`."""
+    rows, memories = (
+        (sent, recent_update, update_history),
+        (float(short_momentum), float(long_momentum)),
+    )
+    if recent_update.dtype != torch.float32:
+        return reference.update_momentum(*rows, arrival, heard, scale, *memories)
+    mine = torch.empty_like(recent_update[0])
     given = [arrival.client, arrival.gradient.contiguous(), arrival.base.contiguous(), heard, scale]
-    arguments = [sent.gradient, sent.base, word, record, *given, mine, *memories, len(mine)]
-    blocks = blocks_for(len(mine), word.device)
-    _kernel("remember")((blocks, 1, 1), (ONE_CLIENT, 1, 1), arguments)
+    arguments = [
+        sent.gradient,
+        sent.base,
+        recent_update,
+        update_history,
+        *given,
+        mine,
+        *memories,
+        len(mine),
+    ]
+    blocks = blocks_for(len(mine), recent_update.device)
+    _kernel("update_momentum")((blocks, 1, 1), (ONE_CLIENT, 1, 1), arguments)
     return mine
 
 
-def standing(gram: Tensor, known: Tensor, crowding: float, approval: float) -> Tensor:
-    """See `kernels.operations.standing`."""
+def similarity_weights(
+    gram: Tensor, known: Tensor, similarity_penalty: float, disagreement_penalty: float
+) -> Tensor:
+    """See `kernels.operations.similarity_weights`."""
     if len(gram) > _MOST_CLIENTS:
-        return reference.standing(gram, known, crowding, approval)
+        return reference.similarity_weights(gram, known, similarity_penalty, disagreement_penalty)
     clients, weights = len(gram), torch.empty_like(gram[0])
-    arguments = [gram, known, weights, float(crowding), float(approval), clients]
+    arguments = [
+        gram,
+        known,
+        weights,
+        float(similarity_penalty),
+        float(disagreement_penalty),
+        clients,
+    ]
     threads = min(_BLOCK, 32 * clients)
-    _kernel("standing")((1, 1, 1), (threads, 1, 1), arguments, shared_mem=6 * 8 * clients)
+    _kernel("similarity_weights")((1, 1, 1), (threads, 1, 1), arguments, shared_mem=6 * 8 * clients)
     return weights
 
 
-def weigh(notes: Notes, known: Tensor, client: Tensor, products: Tensor, doubts: Doubts) -> Weighed:
-    """See `kernels.operations.weigh`."""
+def weigh_clients(
+    stats: ClientStats, known: Tensor, client: Tensor, products: Tensor, config: TrustConfig
+) -> TrustWeights:
+    """See `kernels.operations.weigh_clients`."""
     clients = len(known)
     if clients > _MOST_CLIENTS or products.dtype != torch.float32:
-        return reference.weigh(notes, known, client, products, doubts)
-    found, shares = notes.fresh.new_empty(2), torch.empty_like(products)
-    numbers = [notes.gram, notes.fresh, *notes.constancy, *notes.bends, known, client, products]
-    settings = [float(doubts.fading), float(doubts.crowding), float(doubts.approval)]
-    settings += [int(doubts.constancy), int(doubts.bending), remembered(doubts.memory), clients]
+        return reference.weigh_clients(stats, known, client, products, config)
+    found, shares = stats.fresh.new_empty(2), torch.empty_like(products)
+    numbers = [
+        stats.gram,
+        stats.fresh,
+        *stats.consistency,
+        *stats.curvature,
+        known,
+        client,
+        products,
+    ]
+    settings = [
+        float(config.arrival_decay),
+        float(config.similarity_penalty),
+        float(config.disagreement_penalty),
+    ]
+    settings += [int(config.consistency), int(config.curvature), remembered(config.memory), clients]
     room = 7 * 8 * clients + clients
     threads = (min(_BLOCK, 32 * clients), 1, 1)
-    _kernel("weigh")((1, 1, 1), threads, [*numbers, found, shares, *settings], shared_mem=room)
-    return Weighed(found[0], found[1], shares)
+    _kernel("weigh_clients")(
+        (1, 1, 1), threads, [*numbers, found, shares, *settings], shared_mem=room
+    )
+    return TrustWeights(found[0], found[1], shares)
 
 
 _NUMBERS = ("TURNS", "TINY", "CENTRAL", "SILENT", "SAYS", "DOUBT", "LEAST", "ENOUGH", "SEEN", "FEW")

@@ -4,37 +4,39 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from secureafl.kernels.choice import version_for
+from secureafl.kernels.dispatch import version_for
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from secureafl.core.quantile import History
-    from secureafl.core.trust import Doubts, Notes, Weighed
-    from secureafl.core.types import Arrival, Entry, Inner, News
+    from secureafl.core.trust import ClientStats, TrustConfig, TrustWeights
+    from secureafl.core.types import Arrival, Entry, Inner, SecantProducts
     from secureafl.core.uploads import Uploads
     from secureafl.kernels.memory import Memory
-    from secureafl.kernels.step import Choice, Judged, Step
+    from secureafl.kernels.step import FilterResult, Selection, Step
+    from secureafl.linalg.quantile import History
 
 
-def meet(memory: Memory, arrival: Arrival) -> News:
+def tiled_secant_products(memory: Memory, arrival: Arrival) -> SecantProducts:
     """An upload beside what is remembered of its client."""
-    return version_for(memory.vectors).meet(memory, arrival)
+    return version_for(memory.vectors).tiled_secant_products(memory, arrival)
 
 
-def judge(history: History, news: News, radius: float, level: float) -> tuple[Judged, History]:
+def filter_update(
+    history: History, secant: SecantProducts, radius: float, level: float
+) -> tuple[FilterResult, History]:
     """Compare an upload's Lipschitz factor with the `level`-quantile of all so far, its own too.
 
     A first upload has no factor; its norm is bounded by `radius` instead.
     """
-    return version_for(history.ordered).judge(history, news, radius, level)
+    return version_for(history.ordered).filter_update(history, secant, radius, level)
 
 
 def place_pair(
     appended: Int[Tensor, " n"],
     client: Int[Tensor, ""],
-    news: News,
+    secant: SecantProducts,
     keep: Bool[Tensor, ""],
     pairs: int,
     min_curvature: float,
@@ -44,10 +46,10 @@ def place_pair(
     `appended`, pairs each client ever gave, counts one more if they are and `keep` holds.
     """
     version = version_for(appended)
-    return version.place_pair(appended, client, news, keep, pairs, min_curvature)
+    return version.place_pair(appended, client, secant, keep, pairs, min_curvature)
 
 
-def hear(
+def select_participants(
     known: Bool[Tensor, " n"],
     shares: Float[Tensor, "n slots"],
     client: Int[Tensor, ""],
@@ -57,7 +59,7 @@ def hear(
 
     The client's own `shares` become those of its upload alone, in place.
     """
-    return version_for(shares).hear(known, shares, client, heard)
+    return version_for(shares).select_participants(known, shares, client, heard)
 
 
 def after_step(
@@ -71,7 +73,7 @@ def after_step(
     return version_for(memory.vectors).after_step(memory, step, learning_rate, count)
 
 
-def exchange(
+def store_upload(
     memory: Memory,
     arrival: Arrival,
     entry: Entry,
@@ -82,7 +84,7 @@ def exchange(
 
     That client's inner products, and the model's with itself, are computed anew.
     """
-    return version_for(memory.vectors).exchange(memory, arrival, entry, weights, keep)
+    return version_for(memory.vectors).store_upload(memory, arrival, entry, weights, keep)
 
 
 def order_step(
@@ -91,11 +93,11 @@ def order_step(
     entry: Entry,
     keep: Bool[Tensor, ""],
     weights: Float[Tensor, " d"],
-    choice: Choice,
+    selection: Selection,
 ) -> tuple[Step, Memory]:
-    """`exchange`, then a mean of order statistics over the clients' combinations: in one pass."""
+    """`store_upload`, then a mean of order statistics over the clients, in one pass."""
     version = version_for(memory.vectors)
-    return version.order_step(memory, arrival, entry, keep, weights, choice)
+    return version.order_step(memory, arrival, entry, keep, weights, selection)
 
 
 def lbfgs_shares(
@@ -105,63 +107,69 @@ def lbfgs_shares(
     return version_for(inner.vectors).lbfgs_shares(inner, appended, pairs, max_correction)
 
 
-def compare(uploads: Uploads, arrival: Arrival) -> News:
-    """As `meet`, where the last uploads are all that is remembered."""
-    return version_for(arrival.gradient).compare(uploads, arrival)
+def secant_products(uploads: Uploads, arrival: Arrival) -> SecantProducts:
+    """As `tiled_secant_products`, where the last uploads are all that is remembered."""
+    return version_for(arrival.gradient).secant_products(uploads, arrival)
 
 
-def take_note(
-    notes: Notes,
+def update_stats(
+    stats: ClientStats,
     known: Bool[Tensor, " n"],
     client: Int[Tensor, ""],
-    news: News,
+    secant: SecantProducts,
     clip_norm: float,
-    shorten: bool,
+    clip_to_median_norm: bool,
     memory: float,
 ) -> Float[Tensor, ""]:
-    """Note an upload's length, constancy and bend; what to multiply it with so that it can count.
+    """Update a client's norm, consistency and curvature; gives the factor its upload is scaled by.
 
-    Its client is `known` from now on. No first upload is longer than `clip_norm`; to `shorten` is
-    to let no client speak louder than the median one.
+    Its client is `known` from now on. A first upload is clipped to `clip_norm`; with
+    `clip_to_median_norm` every upload is also clipped to the median norm of the known clients.
     """
-    return version_for(known).take_note(notes, known, client, news, clip_norm, shorten, memory)
+    return version_for(known).update_stats(
+        stats, known, client, secant, clip_norm, clip_to_median_norm, memory
+    )
 
 
-def remember(
+def update_momentum(
     sent: Uploads,
-    word: Float[Tensor, "n d"],
-    record: Float[Tensor, "n d"],
+    recent_update: Float[Tensor, "n d"],
+    update_history: Float[Tensor, "n d"],
     arrival: Arrival,
     heard: Bool[Tensor, ""],
     scale: Float[Tensor, ""],
-    word_memory: float,
-    record_memory: float,
+    short_momentum: float,
+    long_momentum: float,
 ) -> Float[Tensor, " d"]:
-    """Put an upload into its client's rows, in place; gives a copy of what is its record then.
+    """Put an upload into its client's rows, in place; gives a copy of its update history.
 
-    Word and record keep of themselves what their memory says, if the client was `heard` before,
-    and take the rest from the upload, scaled.
+    Both are moving averages of the scaled uploads; a client not `heard` before starts anew.
     """
-    rows, memories = (sent, word, record), (word_memory, record_memory)
-    return version_for(word).remember(*rows, arrival, heard, scale, *memories)
+    rows, memories = (sent, recent_update, update_history), (short_momentum, long_momentum)
+    return version_for(recent_update).update_momentum(*rows, arrival, heard, scale, *memories)
 
 
-def weigh(
-    notes: Notes,
+def weigh_clients(
+    stats: ClientStats,
     known: Bool[Tensor, " n"],
     client: Int[Tensor, ""],
     products: Float[Tensor, " n"],
-    doubts: Doubts,
-) -> Weighed:
-    """What every client's word counts for after one has spoken (`core.trust`).
+    config: TrustConfig,
+) -> TrustWeights:
+    """What every client's recent_update counts for after one has spoken (`core.trust`).
 
-    `products`: of that one's record with everybody's; they and the age of words are noted.
+    `products`: of that one's update_history with everybody's; they and the age of words are noted.
     """
-    return version_for(products).weigh(notes, known, client, products, doubts)
+    return version_for(products).weigh_clients(stats, known, client, products, config)
 
 
-def standing(
-    gram: Float[Tensor, "n n"], known: Bool[Tensor, " n"], crowding: float, approval: float
+def similarity_weights(
+    gram: Float[Tensor, "n n"],
+    known: Bool[Tensor, " n"],
+    similarity_penalty: float,
+    disagreement_penalty: float,
 ) -> Float[Tensor, " n"]:
     """Weights of the known clients, from the inner products of what they say (`core.trust`)."""
-    return version_for(gram).standing(gram, known, crowding, approval)
+    return version_for(gram).similarity_weights(
+        gram, known, similarity_penalty, disagreement_penalty
+    )

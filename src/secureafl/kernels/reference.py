@@ -7,66 +7,79 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from secureafl.core.quantile import observe, quantile
 from secureafl.core.server import LARGEST_NORM
-from secureafl.core.trust import lower_median, standing, weigh, with_bend, with_length
-from secureafl.core.types import News
+from secureafl.core.trust import (
+    lower_median,
+    similarity_weights,
+    update_consistency,
+    update_curvature,
+    weigh_clients,
+)
+from secureafl.core.types import SecantProducts
 from secureafl.core.uploads import with_upload
-from secureafl.core.vectors import choose, exactly_scaled, row, set_row
 from secureafl.kernels.bfgs import lbfgs_shares as _lbfgs_shares
-from secureafl.kernels.order import order_mean
-from secureafl.kernels.rows import clip_factors
-from secureafl.kernels.step import Choice, Judged, Step, moves_since, step_along
+from secureafl.kernels.step import FilterResult, Selection, Step, moves_since, step_along
 from secureafl.kernels.tiles import BASE, GRADIENT, OWN, as_tiles, combine, read_client
+from secureafl.linalg.order import order_mean
+from secureafl.linalg.quantile import observe, quantile
+from secureafl.linalg.rows import clip_factors
+from secureafl.linalg.vectors import choose, exactly_scaled, row, set_row
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from secureafl.core.quantile import History
-    from secureafl.core.trust import Notes
+    from secureafl.core.trust import ClientStats
     from secureafl.core.types import Arrival, Entry, Inner
     from secureafl.core.uploads import Uploads
     from secureafl.kernels.memory import Memory
+    from secureafl.linalg.quantile import History
 
-__all__ = ["standing", "weigh"]  # of `core.trust`
+__all__ = ["similarity_weights", "weigh_clients"]  # of `core.trust`
 
 
-def meet(memory: Memory, arrival: Arrival) -> News:
-    """See `kernels.operations.meet`."""
+def tiled_secant_products(memory: Memory, arrival: Arrival) -> SecantProducts:
+    """See `kernels.operations.tiled_secant_products`."""
     mine = read_client(memory.vectors[:, :, :OWN], arrival.client, arrival.gradient.numel())
     moves = moves_since(mine[GRADIENT], mine[BASE], arrival)
-    return News(row(memory.known, arrival.client), *moves)
+    return SecantProducts(row(memory.known, arrival.client), *moves)
 
 
-def judge(history: History, news: News, radius: float, level: float) -> tuple[Judged, History]:
-    """See `kernels.operations.judge`."""
-    comparable = news.known & (news.step_step > 0)
-    factor = torch.where(comparable, (news.change_change / news.step_step).sqrt(), 0)
+def filter_update(
+    history: History, secant: SecantProducts, radius: float, level: float
+) -> tuple[FilterResult, History]:
+    """See `kernels.operations.filter_update`."""
+    comparable = secant.known & (secant.ss > 0)
+    factor = torch.where(comparable, (secant.yy / secant.ss).sqrt(), 0)
     history = observe(history, factor, comparable)
     threshold = quantile(history, level)
-    length = news.squared.sqrt()
-    scale = torch.where(~news.known & (length > radius), radius / length, 1.0)
+    length = secant.squared.sqrt()
+    scale = torch.where(~secant.known & (length > radius), radius / length, 1.0)
     # A factor that is not defined is 0, and passes.
     score = torch.where(comparable, factor, torch.nan)
-    return Judged(factor <= threshold, score, threshold, scale), history
+    return FilterResult(factor <= threshold, score, threshold, scale), history
 
 
 def place_pair(
-    appended: Tensor, client: Tensor, news: News, keep: Tensor, pairs: int, min_curvature: float
+    appended: Tensor,
+    client: Tensor,
+    secant: SecantProducts,
+    keep: Tensor,
+    pairs: int,
+    min_curvature: float,
 ) -> tuple[Tensor, Tensor]:
     """See `kernels.operations.place_pair`."""
     # Never so for a step of zero, whatever the bound.
-    curved = news.known & (news.step_change > min_curvature * news.step_step)
+    curved = secant.known & (secant.sy > min_curvature * secant.ss)
     index = client.view(1)
     place = appended.index_select(0, index) % pairs
     appended.index_add_(0, index, (curved & keep).long().view(1))
     return torch.cat([place, place + pairs]), curved
 
 
-def exchange(
+def store_upload(
     memory: Memory, arrival: Arrival, entry: Entry, weights: Tensor, keep: Tensor
 ) -> Memory:
-    """See `kernels.operations.exchange`."""
+    """See `kernels.operations.store_upload`."""
     mine = read_client(memory.vectors, arrival.client, weights.numel())
     rows = torch.where(keep, _renewed(mine, arrival, entry), mine)
     index = arrival.client.view(1)
@@ -101,8 +114,10 @@ def inner_products(rows: Tensor, model: Tensor) -> Tensor:
     return torch.where(asked, exact @ exact.T, 0)
 
 
-def hear(known: Tensor, shares: Tensor, client: Tensor, heard: Tensor) -> tuple[Tensor, Tensor]:
-    """See `kernels.operations.hear`."""
+def select_participants(
+    known: Tensor, shares: Tensor, client: Tensor, heard: Tensor
+) -> tuple[Tensor, Tensor]:
+    """See `kernels.operations.select_participants`."""
     index = client.view(1)
     shares.index_fill_(0, index, 0)
     shares[:, GRADIENT].index_fill_(0, index, 1)
@@ -125,12 +140,17 @@ def after_step(
 
 
 def order_step(
-    memory: Memory, arrival: Arrival, entry: Entry, keep: Tensor, weights: Tensor, choice: Choice
+    memory: Memory,
+    arrival: Arrival,
+    entry: Entry,
+    keep: Tensor,
+    weights: Tensor,
+    selection: Selection,
 ) -> tuple[Step, Memory]:
     """See `kernels.operations.order_step`."""
-    memory = exchange(memory, arrival, entry, weights, keep)
-    values = combine(memory.vectors, choice.shares.to(weights.dtype), weights)
-    direction = order_mean(values, choice.present, choice.first, choice.last)
+    memory = store_upload(memory, arrival, entry, weights, keep)
+    values = combine(memory.vectors, selection.shares.to(weights.dtype), weights)
+    direction = order_mean(values, selection.present, selection.first, selection.last)
     return step_along(memory.vectors, direction, weights, arrival.gradient), memory
 
 
@@ -145,51 +165,51 @@ def lbfgs_shares(inner: Inner, appended: Tensor, pairs: int, max_correction: flo
     return torch.from_numpy(made)
 
 
-def compare(uploads: Uploads, arrival: Arrival) -> News:
-    """See `kernels.operations.compare`."""
+def secant_products(uploads: Uploads, arrival: Arrival) -> SecantProducts:
+    """See `kernels.operations.secant_products`."""
     gradient, base, known = (row(kind, arrival.client) for kind in uploads)
-    return News(known, *moves_since(gradient, base, arrival))
+    return SecantProducts(known, *moves_since(gradient, base, arrival))
 
 
-def take_note(
-    notes: Notes,
+def update_stats(
+    stats: ClientStats,
     known: Tensor,
     client: Tensor,
-    news: News,
+    secant: SecantProducts,
     clip_norm: float,
-    shorten: bool,
+    clip_to_median_norm: bool,
     memory: float,
 ) -> Tensor:
-    """See `kernels.operations.take_note`."""
-    product = (news.step_step * news.change_change).sqrt()
-    moved = news.known & (product > 0) & (product < torch.inf)
-    bend = news.step_change / torch.where(moved, product, 1)
-    with_bend(notes.bends, client, bend, moved, memory)
+    """See `kernels.operations.update_stats`."""
+    product = (secant.ss * secant.yy).sqrt()
+    moved = secant.known & (product > 0) & (product < torch.inf)
+    bend = secant.sy / torch.where(moved, product, 1)
+    update_curvature(stats.curvature, client, bend, moved, memory)
     known.index_fill_(0, client.view(1), True)
-    length = news.squared.sqrt()
-    most = torch.where(news.known, length, length.clamp(max=clip_norm))
-    set_row(notes.lengths, client, most, torch.ones_like(news.known))
-    if shorten:
-        most = torch.minimum(most, lower_median(notes.lengths, known))
+    length = secant.squared.sqrt()
+    most = torch.where(secant.known, length, length.clamp(max=clip_norm))
+    set_row(stats.lengths, client, most, torch.ones_like(secant.known))
+    if clip_to_median_norm:
+        most = torch.minimum(most, lower_median(stats.lengths, known))
     scale = clip_factors(length, most)
-    with_length(notes.constancy, client, news.known, news.squared * scale**2, memory)
+    update_consistency(stats.consistency, client, secant.known, secant.squared * scale**2, memory)
     return scale
 
 
-def remember(
+def update_momentum(
     sent: Uploads,
-    word: Tensor,
-    record: Tensor,
+    recent_update: Tensor,
+    update_history: Tensor,
     arrival: Arrival,
     heard: Tensor,
     scale: Tensor,
-    word_memory: float,
-    record_memory: float,
+    short_momentum: float,
+    long_momentum: float,
 ) -> Tensor:
-    """See `kernels.operations.remember`."""
+    """See `kernels.operations.update_momentum`."""
     with_upload(sent, arrival)
     upload, index = exactly_scaled(arrival.gradient, scale), arrival.client.view(1)
-    for kind, memory in ((word, word_memory), (record, record_memory)):
+    for kind, memory in ((recent_update, short_momentum), (update_history, long_momentum)):
         kept = memory * heard.to(upload.dtype)
         kind.index_copy_(0, index, torch.lerp(upload, row(kind, arrival.client), kept)[None])
-    return row(record, arrival.client)
+    return row(update_history, arrival.client)

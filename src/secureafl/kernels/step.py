@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from secureafl.core.vectors import exact_norm
 from secureafl.kernels.tiles import products
+from secureafl.linalg.vectors import exact_norm
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from secureafl.core.types import Arrival
 
 
-class Judged(NamedTuple):
+class FilterResult(NamedTuple):
     """What the Lipschitz filter says to an upload; numbers in float64."""
 
     accepted: Bool[Tensor, ""]
@@ -23,7 +23,7 @@ class Judged(NamedTuple):
     scale: Float[Tensor, ""]  # to multiply the upload with: 1, or less for a long first one
 
 
-class Choice(NamedTuple):
+class Selection(NamedTuple):
     """Whose combinations are aggregated, and how."""
 
     shares: Float[Tensor, "n slots"]  # of each remembered vector, float64
@@ -55,7 +55,7 @@ def step_along(
 
 
 def moves_since(gradient: Tensor, base: Tensor, arrival: Arrival) -> tuple[Tensor, ...]:
-    """The fields of `core.types.News` after `known`, for a last gradient and base."""
+    """The fields of `core.types.SecantProducts` after `known`, for a last gradient and base."""
     upload = arrival.gradient.double()
     step, change = (arrival.base - base).double(), (arrival.gradient - gradient).double()
     return step @ step, step @ change, change @ change, upload @ upload

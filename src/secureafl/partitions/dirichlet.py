@@ -13,7 +13,7 @@ import numpy as np
 from secureafl.core.errors import require
 from secureafl.partitions.shards import (
     Shards,
-    feed_the_empty,
+    fill_idle_clients,
     require_classes,
     require_enough,
     rows_of,
@@ -45,6 +45,6 @@ class Dirichlet:
             here = labels == label
             shares = rng.dirichlet(np.full(num_clients, self.concentration))
             client[here] = rng.choice(num_clients, int(here.sum()), p=shares)
-        feed_the_empty(client, num_clients)
+        fill_idle_clients(client, num_clients)
         rows = rows_of(client, num_clients)
         return Shards(rows, np.array([np.bincount(labels[own]).argmax() for own in rows]))

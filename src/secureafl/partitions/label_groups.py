@@ -17,7 +17,7 @@ import numpy as np
 from secureafl.core.errors import require
 from secureafl.partitions.shards import (
     Shards,
-    feed_the_empty,
+    fill_idle_clients,
     require_classes,
     require_enough,
     rows_of,
@@ -54,5 +54,5 @@ class LabelGroups:
             members = np.flatnonzero(group == g)
             here = chosen == g
             client[here] = rng.choice(members, int(here.sum()))
-        feed_the_empty(client, num_clients)
+        fill_idle_clients(client, num_clients)
         return Shards(rows_of(client, num_clients), group)

@@ -32,7 +32,7 @@ def require_classes(labels: np.ndarray, partition: str) -> None:
         raise ConfigError(f"partition = {partition!r}: the task has no classes; {remedy}")
 
 
-def feed_the_empty(client: np.ndarray, num_clients: int) -> None:
+def fill_idle_clients(client: np.ndarray, num_clients: int) -> None:
     """Give each client without a sample one of the richest client's."""
     for poor in np.flatnonzero(np.bincount(client, minlength=num_clients) == 0):
         rich = np.bincount(client, minlength=num_clients).argmax()

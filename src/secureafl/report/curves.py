@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from secureafl.look import BLACK, MEANINGS
+from secureafl.presentation.style import BLACK, MEANINGS
 from secureafl.report.cells import Sheet
 from secureafl.report.drawing import (
     FAR,

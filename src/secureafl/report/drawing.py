@@ -18,8 +18,8 @@ from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from secureafl.look import COLOURS
-from secureafl.plotting import FONT, our_style
+from secureafl.presentation.plotting import FONT, our_style
+from secureafl.presentation.style import COLOURS
 
 MARKERS, LINES = "osD^vPX*", ("-", "--", "-.", ":")
 MAX_NAMED_CLIENTS = 60  # of more, the numbers would not fit beside an axis

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from secureafl.look import BLACK, BLUE, MEANINGS, ORANGE, VERMILLION
+from secureafl.presentation.style import BLACK, BLUE, MEANINGS, ORANGE, VERMILLION
 from secureafl.report.drawing import (
     FAR,
     MAX_NAMED_CLIENTS,
@@ -108,7 +108,7 @@ def clients(run: Run, number: int) -> Picture | None:
     if not run.arrivals.client.size:
         return None
     counts = _count(run)
-    evil = int(counts.malicious.sum())
+    malicious = int(counts.malicious.sum())
     expected = (
         "Bars of malicious clients are hatched and stand on the shaded right: those should be "
         "mostly refused, the others mostly accepted."
@@ -118,9 +118,9 @@ def clients(run: Run, number: int) -> Picture | None:
     return Picture(
         f"clients-{number:02d}-{slug(run.name)}.svg",
         "Accepted and refused uploads per client",
-        expected if evil else "All these clients are honest: they should be mostly accepted.",
+        expected if malicious else "All these clients are honest: they should be mostly accepted.",
         f"Bar chart of accepted and refused uploads for {run.name}: "
-        f"{counts.client.size - evil} honest and {evil} malicious clients.",
+        f"{counts.client.size - malicious} honest and {malicious} malicious clients.",
         render((9, 3.4), lambda figure: _bars(figure, counts)),
     )
 
@@ -129,11 +129,11 @@ def holdings(run: Run, number: int) -> Picture | None:
     """Who holds what: the classes of every client's samples."""
     if run.holdings is None:
         return None
-    evil = np.unique(run.arrivals.client[run.arrivals.malicious])
+    malicious = np.unique(run.arrivals.client[run.arrivals.malicious])
     count, classes = run.holdings.shape
     height = 1.6 + min(4.0, 0.2 * classes)
-    svg = render((9, height), lambda figure: _cells(figure.add_subplot(), run.holdings, evil))
-    mark = " A triangle marks malicious clients." * bool(evil.size)
+    svg = render((9, height), lambda figure: _cells(figure.add_subplot(), run.holdings, malicious))
+    mark = " A triangle marks malicious clients." * bool(malicious.size)
     return Picture(
         f"holdings-{number:02d}-{slug(run.name)}.svg",
         "Who holds what",
@@ -220,10 +220,10 @@ def _histogram(axis: Axes, width: int, bars: list[int]) -> None:
 def _count(run: Run) -> _Counts:
     """Uploads by kind and client: honest ones first, each group by number."""
     pairs = np.stack([run.arrivals.malicious, run.arrivals.client])
-    (evil, ids), index = np.unique(pairs, axis=1, return_inverse=True)
+    (malicious, ids), index = np.unique(pairs, axis=1, return_inverse=True)
     accepted = np.bincount(index, weights=run.arrivals.accepted, minlength=ids.size)
     refused = np.bincount(index, minlength=ids.size) - accepted
-    return _Counts(ids, evil > 0, accepted, refused)
+    return _Counts(ids, malicious > 0, accepted, refused)
 
 
 def _bars(figure: Figure, counts: _Counts) -> None:
@@ -296,14 +296,14 @@ def _name_clients(axis: Axes, counts: _Counts) -> None:
     axis.set_xlabel("client")
 
 
-def _cells(axis: Axes, counts: np.ndarray, evil: np.ndarray) -> None:
+def _cells(axis: Axes, counts: np.ndarray, malicious: np.ndarray) -> None:
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     order = np.argsort(counts.argmax(axis=1), kind="stable")
     image = axis.imshow(shares[order].T, aspect="auto", cmap="Blues", vmin=0, interpolation="none")
     axis.grid(visible=False)
     axis.set_ylabel("class")
     axis.yaxis.set_major_locator(MaxNLocator(10, integer=True))
-    places = np.flatnonzero(np.isin(order, evil))
+    places = np.flatnonzero(np.isin(order, malicious))
     axis.plot(places, np.full(places.size, -0.5), "v", color=VERMILLION, ms=5, clip_on=False)
     if order.size <= MAX_NAMED_CLIENTS:
         turned = 90 if order.size > 25 else 0

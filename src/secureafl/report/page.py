@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from secureafl.digest.lanes import Lane, grounds, lanes, verdict
-from secureafl.labels import as_text, flatten, kind
+from secureafl.presentation.labels import as_text, flatten, kind
 from secureafl.report.drawing import Picture
 from secureafl.report.figures import clients, holdings, lipschitz, over_rounds, staleness
 from secureafl.report.headline import headlines, spread
 from secureafl.report.tables import Late, Run, compare, read_runs
 from secureafl.report.trust import trust
 from secureafl.report.writing import NOTHING, PAGE, fill, save
+from secureafl.runs.lanes import Lane, grounds, lanes, verdict
 
 _LANES = 25  # clients listed; the dashboard lists them all
 _PICTURES = (lipschitz, trust, staleness, clients, holdings)
@@ -115,9 +115,9 @@ def _refusals(run: Run) -> list[Refusals]:
         for group in (~arrivals.malicious, arrivals.malicious)
     )
     found = [
-        Refusals(reason or "none given", int(good), int(evil))
-        for reason, good, evil in zip(arrivals.reasons, honest, malicious, strict=True)
-        if good + evil
+        Refusals(reason or "none given", int(good), int(malicious))
+        for reason, good, malicious in zip(arrivals.reasons, honest, malicious, strict=True)
+        if good + malicious
     ]
     return sorted(found, key=lambda one: -(one.honest + one.malicious))
 

@@ -12,10 +12,9 @@ import numpy as np
 
 from secureafl.core.errors import RunError, SecureAflError
 from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event
-from secureafl.digest.digest import Digest
-from secureafl.digest.lines import checked, number
-from secureafl.labels import kind, label_runs
-from secureafl.results import (
+from secureafl.presentation.labels import kind, label_runs
+from secureafl.runs.digest import Digest
+from secureafl.runs.folder import (
     EVENTS,
     EXPERIMENT,
     HOLDINGS,
@@ -25,6 +24,7 @@ from secureafl.results import (
     read_json,
     summarise,
 )
+from secureafl.runs.lines import checked, number
 from secureafl.toml import read_toml
 
 _MADE_BY = "give folders made by 'secureafl run'"

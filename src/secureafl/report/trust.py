@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from secureafl.look import VERMILLION
+from secureafl.presentation.style import VERMILLION
 from secureafl.report.drawing import MAX_NAMED_CLIENTS, Picture, render, slug
 from secureafl.report.tables import Run
 
@@ -18,11 +18,11 @@ def trust(run: Run, number: int) -> Picture | None:
     weighed = np.flatnonzero(np.isfinite(run.arrivals.weight))
     if not weighed.size:
         return None
-    clients, evil = _in_order(run)
+    clients, malicious = _in_order(run)
     table = _table(run, weighed, clients)
     below = (
         " Malicious clients stand at the bottom, marked with triangles: those rows should be pale."
-        if evil
+        if malicious
         else ""
     )
     height = 1.8 + min(4.2, 0.1 * len(clients))
@@ -32,16 +32,16 @@ def trust(run: Run, number: int) -> Picture | None:
         "The darker, the more a client's word weighed when it uploaded: from nothing to as much as "
         f"a typical client's.{below}",
         f"Map of the weights of {len(clients):,} clients of {run.name} over rounds, "
-        f"{evil} of them malicious.",
-        render((9, height), lambda f: _map(f.add_subplot(), table, clients, evil, run.rounds)),
+        f"{malicious} of them malicious.",
+        render((9, height), lambda f: _map(f.add_subplot(), table, clients, malicious, run.rounds)),
     )
 
 
 def _in_order(run: Run) -> tuple[np.ndarray, int]:
     """Clients that uploaded: by number, but those who ever attacked last; how many these are."""
     everybody = np.unique(run.arrivals.client)
-    evil = np.isin(everybody, run.arrivals.client[run.arrivals.malicious])
-    return np.concatenate([everybody[~evil], everybody[evil]]), int(evil.sum())
+    malicious = np.isin(everybody, run.arrivals.client[run.arrivals.malicious])
+    return np.concatenate([everybody[~malicious], everybody[malicious]]), int(malicious.sum())
 
 
 def _stretch(rounds: int) -> int:
@@ -66,17 +66,19 @@ def _table(run: Run, weighed: np.ndarray, clients: np.ndarray) -> np.ndarray:
     return np.where(last >= 0, known, np.nan)
 
 
-def _map(axis: Axes, table: np.ndarray, clients: np.ndarray, evil: int, rounds: int) -> None:
+def _map(axis: Axes, table: np.ndarray, clients: np.ndarray, malicious: int, rounds: int) -> None:
     extent = (0, _stretch(rounds) * table.shape[1], len(clients) - 0.5, -0.5)
     image = axis.imshow(
         table, "Blues", aspect="auto", vmin=0, vmax=1, interpolation="none", extent=extent
     )
     axis.grid(visible=False)
-    if evil:
-        first = len(clients) - evil
+    if malicious:
+        first = len(clients) - malicious
         axis.axhline(first - 0.5, color=VERMILLION, lw=1.5)
         places = np.arange(first, len(clients))
-        axis.plot(np.full(evil, rounds), places, "<", color=VERMILLION, markersize=4, clip_on=False)
+        axis.plot(
+            np.full(malicious, rounds), places, "<", color=VERMILLION, markersize=4, clip_on=False
+        )
     axis.set_xlim(0, rounds)
     if len(clients) <= MAX_NAMED_CLIENTS:
         axis.set_yticks(range(len(clients)), clients.astype(str), size=6)

@@ -12,7 +12,7 @@ import jinja2
 
 from secureafl.core.errors import RunError
 from secureafl.core.files import put_file
-from secureafl.look import style_sheet
+from secureafl.presentation.style import style_sheet
 from secureafl.report.drawing import Picture
 from secureafl.report.headline import number
 

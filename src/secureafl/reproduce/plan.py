@@ -120,7 +120,7 @@ def warnings_of(request: Request, runs: Sequence[Path]) -> list[str]:
             f"Scaled down (--fast): {base['rounds']:,} rounds instead of {full:,}, "
             f"{base['clients']} clients unless said otherwise, batches of "
             f"{training['batch_size']}, learning rate {training['learning_rate']}, "
-            f"{base['trusted_samples']} trusted samples"
+            f"{base['root_samples']} trusted samples"
             f"{', the embedded slice of the data' if sliced else ''}. "
             "This shows that every cell runs; it does not reproduce the paper's figures."
         ]

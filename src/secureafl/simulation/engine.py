@@ -13,23 +13,23 @@ from secureafl.core.random import first_draw
 from secureafl.core.server import Server, ServerState
 from secureafl.core.trees import name_tensors
 from secureafl.core.types import Decision
-from secureafl.core.vectors import norm
-from secureafl.simulation.batches import MEMBER, ROUND, ROWS
-from secureafl.simulation.recorded import Reading, Recorded, put_back
+from secureafl.linalg.vectors import norm
+from secureafl.runtime.batches import MEMBER, ROUND, ROWS
+from secureafl.simulation.cuda_graph import Reading, Recorded, put_back
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
-    from secureafl.simulation.clients import Change, Clients
+    from secureafl.runtime.clients import Change, Clients
 
 
-Jobs = Tensor  # a row for each arrival (`simulation.batches.pack_jobs`)
+Jobs = Tensor  # a row for each arrival (`runtime.batches.pack_jobs`)
 
 # Changes the batch of a malicious client, whose number among these comes last.
 Poison = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-class Verdict(NamedTuple):
+class HostDecision(NamedTuple):
     """A decision as the host sees it."""
 
     accepted: bool
@@ -37,7 +37,7 @@ class Verdict(NamedTuple):
     scores: dict[str, float]
     reason: str  # why, if it was not accepted
 
-    def with_score(self, name: str, value: float) -> Verdict:
+    def with_score(self, name: str, value: float) -> HostDecision:
         """The same with one score more."""
         return self._replace(scores={**self.scores, name: value})
 
@@ -79,13 +79,16 @@ class Eager:
         return clients.private_update(self._base, rows, self._first_draw + self._job[ROUND])
 
     def train_on(
-        self, weights: Float[Tensor, " d"], rows: Int[Tensor, " batch"], member: Int[Tensor, ""]
+        self,
+        weights: Float[Tensor, " d"],
+        rows: Int[Tensor, " batch"],
+        attacker_index: Int[Tensor, ""],
     ) -> Float[Tensor, " d"]:
-        """Gradient of any batch at any weights, as a `member` of the attackers computes it."""
-        return self._clients.gradient(weights, rows, self._poison_as(member))
+        """Gradient of any batch at any weights, as one of the attackers computes it."""
+        return self._clients.gradient(weights, rows, self._poison_as(attacker_index))
 
-    def _poison_as(self, member: Int[Tensor, ""]) -> Change:
-        return lambda inputs, labels: self._poison(inputs, labels, member)
+    def _poison_as(self, attacker_index: Int[Tensor, ""]) -> Change:
+        return lambda inputs, labels: self._poison(inputs, labels, attacker_index)
 
     def length(self, update: Float[Tensor, " d"]) -> Later:
         """The norm of what this arrival uploads."""
@@ -98,7 +101,7 @@ class Eager:
         )
         figures = torch.stack(_figures(decision))
         state = ServerState(state.round + 1, weights, defense, state.ledger)
-        return lambda: _verdict(figures.tolist(), [*decision.scores], decision.reason), state
+        return lambda: _host_decision(figures.tolist(), [*decision.scores], decision.reason), state
 
     def forget(self, state: ServerState, client: int) -> ServerState:
         """The server's state without what the defence remembers of a client."""
@@ -171,9 +174,9 @@ class Replayed(Eager):
         self._update.copy_(super().train(False))
         self._length.write(norm(self._update))
 
-    def train_on(self, weights: Tensor, rows: Tensor, member: Tensor) -> Tensor:
+    def train_on(self, weights: Tensor, rows: Tensor, attacker_index: Tensor) -> Tensor:
         """See `Eager`."""
-        given = (weights, rows, member)
+        given = (weights, rows, attacker_index)
         if self._further is None:
             room = tuple(tensor.clone() for tensor in given)
             train = super().train_on
@@ -196,7 +199,7 @@ class Replayed(Eager):
         self._step()
         self._expect(self._figures)
         state = state._replace(round=state.round + 1)
-        return lambda: _verdict(self._figures.read(), self._names, self._reason), state
+        return lambda: _host_decision(self._figures.read(), self._names, self._reason), state
 
     def forget(self, state: ServerState, client: int) -> ServerState:
         """See `Eager`; not recorded, because it is rare, but written to where the step looks."""
@@ -218,10 +221,10 @@ class Replayed(Eager):
         put_back(_tensors(state.weights, state.defense), _tensors(weights, defense))
 
 
-def read_verdict(decision: Decision) -> Verdict:
+def to_host(decision: Decision) -> HostDecision:
     """A decision that is no longer under way."""
     figures = torch.stack(_figures(decision)).tolist()
-    return _verdict(figures, [*decision.scores], decision.reason)
+    return _host_decision(figures, [*decision.scores], decision.reason)
 
 
 def _tensors(weights: Tensor, defense: Any) -> list[Tensor]:
@@ -232,7 +235,7 @@ def _figures(decision: Decision) -> list[Tensor]:
     return [f.double() for f in (decision.accepted, decision.ready, *decision.scores.values())]
 
 
-def _verdict(figures: list[float], names: list[str], reason: str) -> Verdict:
+def _host_decision(figures: list[float], names: list[str], reason: str) -> HostDecision:
     accepted, stepped, *scores = figures
     named = dict(zip(names, scores, strict=True))
-    return Verdict(bool(accepted), bool(stepped), named, "" if accepted else reason)
+    return HostDecision(bool(accepted), bool(stepped), named, "" if accepted else reason)

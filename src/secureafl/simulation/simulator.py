@@ -16,21 +16,21 @@ from torch import Tensor
 
 from secureafl.core.errors import ConfigError, RunError
 from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event, ForgottenEvent
-from secureafl.core.members import Ageing
+from secureafl.core.inactivity import InactivityTracker
 from secureafl.core.protocols import Backdoor
 from secureafl.core.random import numpy_generator, torch_generator
 from secureafl.core.server import NORM, Server, ServerState, Upload, name_state, objection_to_length
 from secureafl.core.traits import has_trait
 from secureafl.core.trees import rebuild
 from secureafl.core.types import Arrival, Data
-from secureafl.core.vectors import flatten
-from secureafl.kernels.choice import use_kernels
-from secureafl.simulation.attackers import Attackers
-from secureafl.simulation.batches import ROWS, draw_batches, pack_jobs
-from secureafl.simulation.clients import Clients, on_device
-from secureafl.simulation.engine import Eager, Later, Replayed, Verdict
-from secureafl.simulation.exposure import exposure
-from secureafl.simulation.trusted import trusted_for
+from secureafl.kernels.dispatch import use_kernels
+from secureafl.linalg.vectors import flatten
+from secureafl.runtime.attackers import Attackers
+from secureafl.runtime.batches import ROWS, draw_batches, pack_jobs
+from secureafl.runtime.clients import Clients, on_device
+from secureafl.runtime.exposure import exposure
+from secureafl.runtime.root_data import root_data_for
+from secureafl.simulation.engine import Eager, HostDecision, Later, Replayed
 
 if TYPE_CHECKING:
     from secureafl.arrivals.trace import Trace
@@ -90,14 +90,14 @@ class Simulation:
 
     def _start_server(self, weights: Tensor) -> None:
         made, samples = self.experiment, None
-        trusted = trusted_for(made, self._clients)
-        if made.weights == "samples":
+        trusted = root_data_for(made, self._clients)
+        if made.client_weighting == "samples":
             held = [len(rows) for rows in self.shards.rows]
             samples = torch.tensor(held, dtype=torch.float64, device=self.device)
         rate = made.training.server_rate
         self._server = Server(made.defense, made.clients, rate, trusted, samples)
         self._state = self._server.start(weights)
-        self._ageing = Ageing(made.forget_after)
+        self._inactivity = InactivityTracker(made.forget_after)
         self._start_engine()
         self._lend(self._state)
 
@@ -169,15 +169,15 @@ class Simulation:
             found, malicious = verdict(), self._attackers.attacks(client, now)
             self._lend(state)
             events.append(arrival_event(found, now, client, malicious, now - version))
-            self._ageing.hear(client, now)
-            self._state: ServerState = self._without_the_old(state, events)
+            self._inactivity.mark_active(client, now)
+            self._state: ServerState = self._forget_inactive(state, events)
             if state.round in self._evaluated:
                 events.append(self._evaluate())
         yield events
 
-    def _without_the_old(self, state: ServerState, events: list[Event]) -> ServerState:
+    def _forget_inactive(self, state: ServerState, events: list[Event]) -> ServerState:
         """Forget whoever was not heard of for long."""
-        for client in self._ageing.due(state.round):
+        for client in self._inactivity.due(state.round):
             state = self._engine.forget(state, client)
             events.append(ForgottenEvent(state.round, client))
         return state
@@ -202,7 +202,7 @@ class Simulation:
         state = self._state
         if reason:
             _, state = self._server.refuse(state, upload, reason)
-            return lambda: Verdict(False, False, {}, reason), state
+            return lambda: HostDecision(False, False, {}, reason), state
         assert isinstance(upload.update, Tensor)
         verdict, state = self._engine.judge(state, upload.update.detach())
         state.ledger.settle(upload.version)
@@ -275,9 +275,9 @@ class Simulation:
         except KeyError as error:
             raise RunError(f"the checkpoint lacks {error}: it is of another experiment") from error
         self._state = state._replace(round=now, defense=defense)
-        self._ageing = Ageing(self.experiment.forget_after)
+        self._inactivity = InactivityTracker(self.experiment.forget_after)
         for earlier in range(max(0, now - self.experiment.forget_after), now):
-            self._ageing.hear(int(self.trace.client[earlier]), earlier)
+            self._inactivity.mark_active(int(self.trace.client[earlier]), earlier)
         self._start_engine()
 
 
@@ -322,7 +322,7 @@ def finite_figures(figures: Mapping[str, float]) -> dict[str, float | None]:
 
 
 def arrival_event(
-    verdict: Verdict, now: int, client: int, malicious: bool, staleness: int
+    verdict: HostDecision, now: int, client: int, malicious: bool, staleness: int
 ) -> ArrivalEvent:
     """What became of an upload, for the run folder."""
     accepted, stepped, scores, reason = verdict

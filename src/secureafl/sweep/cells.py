@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from secureafl.core.errors import LockedError, SecureAflError
 from secureafl.core.events import Event
 from secureafl.experiment import Experiment, from_mapping, to_mapping
-from secureafl.results import RESULT
-from secureafl.simulation.recording import open_run, require_same
-from secureafl.sweep.tally import Standing
+from secureafl.runs.folder import RESULT
+from secureafl.simulation.run import open_run, require_same
+from secureafl.sweep.tally import RunProgress
 
 _REPORT_SECONDS = 0.5
 _LOCKED_SECONDS = 1.0
@@ -29,16 +29,16 @@ class Task(NamedTuple):
 
 
 class Update(NamedTuple):
-    """News of one cell."""
+    """SecantProducts of one cell."""
 
     cell: str
-    standing: Standing
+    progress: RunProgress
     state: str  # "running", "finished", "stopped", "failed"; "waiting": it failed, once more then
     message: str = ""  # why it failed
 
 
 def unfinished(cells: Mapping[str, Experiment], out: Path) -> tuple[list[Update], list[Task]]:
-    """News of the cells that were finished before, and the others, in the folder `out`."""
+    """Updates of the cells that were finished before, and the others, in the folder `out`."""
     news, tasks = [], []
     for cell, experiment in cells.items():
         path = out.absolute() / cell
@@ -53,8 +53,8 @@ def _finished_before(cell: str, experiment: Experiment, path: Path) -> Update:
     try:
         require_same(experiment, path)
     except SecureAflError as error:
-        return Update(cell, Standing(), "failed", str(error))
-    return Update(cell, Standing(round=experiment.rounds), "finished")
+        return Update(cell, RunProgress(), "failed", str(error))
+    return Update(cell, RunProgress(round=experiment.rounds), "finished")
 
 
 class RunningCell:
@@ -64,14 +64,14 @@ class RunningCell:
         self, task: Task, checkpoint_seconds: float, tell: Callable[[Update], object]
     ) -> None:
         self._name, self._tell_others = task.cell, tell
-        self._standing, self._told = Standing(), 0.0
+        self._progress, self._told = RunProgress(), 0.0
         self._turns = _turns(task, checkpoint_seconds)
 
     def turn(self) -> bool:
         """Go on a little; False when the run has ended, one way or another."""
         try:
             for event in next(self._turns):
-                self._standing = self._standing.after(event)
+                self._progress = self._progress.after(event)
         except StopIteration:
             return self._tell("finished")
         except Exception as error:
@@ -87,7 +87,7 @@ class RunningCell:
         self._tell("stopped")
 
     def _tell(self, state: str, message: str = "") -> bool:
-        self._tell_others(Update(self._name, self._standing, state, message))
+        self._tell_others(Update(self._name, self._progress, state, message))
         return state == "running"
 
 

@@ -14,9 +14,9 @@ from typing import NamedTuple, Protocol
 
 from secureafl.core.errors import SecureAflError
 from secureafl.core.events import EvaluationEvent
-from secureafl.results import last_events
+from secureafl.runs.folder import last_events
 from secureafl.sweep.cells import RunningCell, Task, Update, stop_signals, why
-from secureafl.sweep.tally import Standing
+from secureafl.sweep.tally import RunProgress
 
 _LOOK_SECONDS = 1.0
 _PER_GPU_JOB = 8  # by turns, more gain little
@@ -41,7 +41,7 @@ class Job(Protocol):
 class _Running(NamedTuple):
     job: Job
     tasks: list[Task]
-    standings: dict[str, Standing]
+    last_progress: dict[str, RunProgress]
 
 
 def run_group(tasks: Sequence[Task], checkpoint_seconds: float, folder: Path) -> list[Update]:
@@ -124,20 +124,20 @@ def _ends(one: _Running) -> Iterator[Update]:
     except Exception as error:  # whatever the cluster says of a job that was lost
         news, reason = {}, why(error)
     for task in one.tasks:
-        standing = one.standings.get(task.cell, Standing())
-        yield news.get(task.cell, Update(task.cell, standing, "failed", reason))
+        progress = one.last_progress.get(task.cell, RunProgress())
+        yield news.get(task.cell, Update(task.cell, progress, "failed", reason))
 
 
 def _progress(one: _Running) -> Iterator[Update]:
     for task in one.tasks:
         with contextlib.suppress(SecureAflError):  # read while it was written
-            before = one.standings.get(task.cell, Standing())
-            one.standings[task.cell] = now = _standing(task.path, before)
+            before = one.last_progress.get(task.cell, RunProgress())
+            one.last_progress[task.cell] = now = _progress_of(task.path, before)
             if now != before:
                 yield Update(task.cell, now, "running")
 
 
-def _standing(path: Path, before: Standing) -> Standing:
+def _progress_of(path: Path, before: RunProgress) -> RunProgress:
     """Where a run stands by the end of its events; how many were accepted is not counted."""
     for event in last_events(path):
         if isinstance(event, EvaluationEvent):

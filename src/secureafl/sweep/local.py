@@ -15,11 +15,11 @@ import torch
 
 from secureafl.core.events import Event
 from secureafl.experiment import Experiment
-from secureafl.simulation.recording import Recording
+from secureafl.simulation.run import Recording
 from secureafl.simulation.simulator import choose_device
 from secureafl.sweep.cells import RunningCell, Task, Update, stop_signals, unfinished
 from secureafl.sweep.sharing import shared_gpu
-from secureafl.sweep.tally import Standing
+from secureafl.sweep.tally import RunProgress
 
 _PROCESS_BYTES = 4 << 30  # of a GPU's memory, for each process and its cells
 
@@ -99,7 +99,7 @@ def _next_news(running: dict[Any, _Worker]) -> Iterator[Update]:
             process.join()
             for cell in sorted(cells):
                 message = f"its process ended with code {process.exitcode}"
-                yield Update(cell, Standing(), "failed", message)
+                yield Update(cell, RunProgress(), "failed", message)
             continue
         if update.state != "running":
             running[line].cells.discard(update.cell)

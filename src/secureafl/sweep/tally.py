@@ -7,7 +7,7 @@ from typing import NamedTuple
 from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event
 
 
-class Standing(NamedTuple):
+class RunProgress(NamedTuple):
     """What a progress display shows of one run."""
 
     round: int = 0
@@ -15,8 +15,8 @@ class Standing(NamedTuple):
     rejected: int = 0
     metrics: dict[str, float | None] | None = None  # of the last evaluation
 
-    def after(self, event: Event) -> Standing:
-        """The standing with one more event counted in."""
+    def after(self, event: Event) -> RunProgress:
+        """The progress with one more event counted in."""
         if isinstance(event, EvaluationEvent):
             return self._replace(metrics=event.metrics)
         if not isinstance(event, ArrivalEvent):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from secureafl.kernels.choice import on_gpu
+from secureafl.kernels.dispatch import on_gpu
 from secureafl.kernels.gpu_cnn import MOST_IMAGES, cnn_gradient
 from secureafl.tasks.classification import Classification
 from secureafl.tasks.models.cnn import PaperCnn

@@ -1,0 +1,1 @@
+"""Plain tensor algebra without dispatch: vectors, rows, order statistics, distances, clusters."""

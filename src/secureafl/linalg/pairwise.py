@@ -1,0 +1,78 @@
+"""Distances and angles between all pairs of rows, in float64."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from secureafl.linalg.rows import masked
+from secureafl.linalg.vectors import exact_norm, row
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+    from torch import Tensor
+
+_BLOCK = 1 << 16  # coordinates turned into float64 at a time, not to double the memory
+
+# Squared distances below this share of the squares they are the difference of are rounding: float32
+# rows that far apart (3e-7 of their length) differ in their last digits only.
+_ROUNDING = 1e-13
+
+
+def inner_products(
+    rows: Float[Tensor, "n d"], origin: Float[Tensor, " d"] | None = None
+) -> Float[Tensor, "n n"]:
+    """Of all pairs of rows, as seen from `origin`; float64, because squares overflow float32."""
+    total = rows.new_zeros(len(rows), len(rows), dtype=torch.float64)
+    for start in range(0, rows.shape[1], _BLOCK):
+        part = rows[:, start : start + _BLOCK].double()
+        if origin is not None:
+            part = part - origin[start : start + _BLOCK]
+        total = total + part @ part.T
+    return (total + total.T) / 2
+
+
+def products_along(
+    rows: Float[Tensor, "n d"],
+    vector: Float[Tensor, " d"],
+    origin: Float[Tensor, " d"] | None = None,
+) -> Float[Tensor, " n"]:
+    """Inner product of each row, as seen from `origin`, with one vector; float64."""
+    total = rows.new_zeros(len(rows), dtype=torch.float64)
+    for start in range(0, rows.shape[1], _BLOCK):
+        block = slice(start, start + _BLOCK)
+        part = rows[:, block].double()
+        if origin is not None:
+            part = part - origin[block]
+        total = total + part @ vector[block].double()
+    return total
+
+
+def squared_distances(
+    values: Float[Tensor, "n d"], present: Bool[Tensor, " n"]
+) -> Float[Tensor, "n n"]:
+    """Between rows present; infinite where one is absent. Equal rows are at distance 0 exactly.
+
+    A distance is a difference of inner products. Seen from the shortest row, what all rows have in
+    common does not drown it, and no row becomes more than twice as long.
+    """
+    rows = masked(values, present)
+    shortest = torch.where(present, exact_norm(rows), torch.inf).argmin()
+    inner = inner_products(rows, row(rows, shortest))
+    squares = inner.diagonal()
+    together = squares[:, None] + squares
+    apart = together - 2 * inner
+    apart = torch.where(apart > _ROUNDING * together, apart, 0)
+    return torch.where(present[:, None] & present, apart, torch.inf)
+
+
+def cosines(rows: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
+    """Of the angles between all pairs of rows; 0 with a row of zeros.
+
+    To 12 digits: the order of a summation must not tell equal angles apart.
+    """
+    inner = inner_products(rows)
+    lengths = inner.diagonal().sqrt()
+    along = (inner / lengths[:, None] / lengths).round(decimals=12)
+    return torch.where((lengths > 0)[:, None] & (lengths > 0), along, 0)

@@ -1,0 +1,77 @@
+"""Rows of a matrix, one per client, of which only some count."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from secureafl.linalg.order import order_mean
+from secureafl.linalg.vectors import exact_norm
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+    from torch import Tensor
+
+_BLOCK = 1 << 16  # coordinates turned into float64 at a time, not to double the memory
+
+
+def masked(values: Float[Tensor, "n d"], present: Bool[Tensor, " n"]) -> Float[Tensor, "n d"]:
+    """The rows present, zeros elsewhere; not always a copy."""
+    if values.device.type == "cpu" and bool(present.all()):
+        return values
+    return torch.where(present[:, None], values, 0)
+
+
+def assumed_malicious(count: Int[Tensor, ""], share: float) -> Int[Tensor, ""]:
+    """The share in whole clients, rounded up, but always a minority."""
+    # Rounded up, or a tenth of one attacker would stay in. The small subtraction undoes
+    # 0.2 * 5 = 1.0000000000000002.
+    number = torch.ceil(count.double() * share - 1e-9).long()
+    return torch.minimum(number, ((count - 1) // 2).clamp(min=0))
+
+
+def smallest(scores: Float[Tensor, "*n m"], number: Int[Tensor, "*"]) -> Bool[Tensor, "*n m"]:
+    """Which `number` entries of the last axis are smallest; of equal ones, the first."""
+    return scores.argsort(dim=-1, stable=True).argsort(dim=-1) < number
+
+
+def mean_of(rows: Float[Tensor, "n d"], chosen: Bool[Tensor, " n"]) -> Float[Tensor, " d"]:
+    """Mean of the chosen rows; zero if there is none. The others must be finite."""
+    return weighted_mean(rows, chosen.double())
+
+
+def weighted_mean(rows: Float[Tensor, "n d"], weights: Float[Tensor, " n"]) -> Float[Tensor, " d"]:
+    """Mean with weights of at least 0; zero if all of them are. The rows must be finite."""
+    total = weights.sum()
+    return torch.where(total > 0, weights / total, 0).to(rows.dtype) @ rows
+
+
+def deviation_of(
+    rows: Float[Tensor, "n d"], chosen: Bool[Tensor, " n"], mean: Float[Tensor, " d"]
+) -> Float[Tensor, " d"]:
+    """Standard deviation of each coordinate of the chosen rows around their mean, in float64."""
+    weights, blocks = chosen / chosen.sum().clamp(min=1).double(), []
+    for part, centre in zip(rows.split(_BLOCK, dim=1), mean.split(_BLOCK), strict=True):
+        blocks.append((weights @ (part.double() - centre).square()).sqrt())
+    return torch.cat(blocks)
+
+
+def median_of(numbers: Float[Tensor, " n"], present: Bool[Tensor, " n"]) -> Float[Tensor, ""]:
+    """The middle one of the numbers present, or the mean of the two middle ones; 0 of none."""
+    count = present.sum()
+    middle = order_mean(numbers[:, None], present, (count - 1) // 2, count // 2).squeeze(0)
+    return torch.where(count > 0, middle, 0)
+
+
+def clip_factors(
+    lengths: Float[Tensor, " n"], radius: Float[Tensor, ""] | float
+) -> Float[Tensor, " n"]:
+    """What to multiply vectors of these lengths with so that none is longer than the radius."""
+    return torch.where(lengths > radius, radius / lengths, 1.0)
+
+
+def directions(rows: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    """The rows at length 1; zeros, and what is too short to have a direction, stay as they are."""
+    lengths = exact_norm(rows).to(rows.dtype)
+    return rows / torch.where(lengths > torch.finfo(rows.dtype).tiny, lengths, 1)[:, None]

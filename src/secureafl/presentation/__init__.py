@@ -1,0 +1,1 @@
+"""What pages, figures and the terminal share: colours, the style sheet, labels of runs."""

@@ -1,0 +1,22 @@
+"""The look that all pages and pictures share: colours, the style sheet, what metrics mean.
+
+Colours are Okabe and Ito's, told apart by colour-blind readers; shapes say the same once more.
+"""
+
+from importlib import resources
+
+BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
+BLUE, VERMILLION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
+COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK)
+MEANINGS = {
+    "ter": "the share of test samples the global model gets wrong; lower is better",
+    "asr": "the share of triggered test samples sent where the attacker wants; lower is better",
+    "rmse": "the root of the mean squared test error; lower is better",
+}
+
+
+def style_sheet() -> str:
+    """The CSS every page begins with."""
+    return (
+        resources.files("secureafl.presentation").joinpath("style.css").read_text(encoding="utf-8")
+    )

@@ -1,0 +1,1 @@
+"""What simulation and deployment both stand on: clients, attackers, root data and batches."""

@@ -1,0 +1,166 @@
+"""The malicious clients of a run: who they are, what they may know, and what they upload."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from secureafl.core.errors import require
+from secureafl.core.random import numpy_generator, torch_generator
+from secureafl.core.trees import name_tensors, rebuild
+from secureafl.core.types import (
+    Arrival,
+    AttackContext,
+    AttackerView,
+    ClientGradients,
+    Knowledge,
+    ServerSnapshot,
+    ServerView,
+)
+from secureafl.linalg.vectors import flatten, layout, set_row
+
+if TYPE_CHECKING:
+    from secureafl.core.server import Server, ServerState
+    from secureafl.experiment import Experiment
+    from secureafl.partitions.shards import Shards
+    from secureafl.runtime.clients import Clients
+
+# Gradient at some weights on some rows, as one of the attackers computes it.
+TrainOn = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+class Attackers:
+    """Stands between the attack and the run: it is shown what its `knows` allows, and no more."""
+
+    def __init__(self, experiment: Experiment, shards: Shards, clients: Clients) -> None:
+        """Choose them, and start the attack."""
+        self._experiment, self._shards = experiment, shards
+        self._attack, self.device = experiment.attack, clients.data.pixel_mean.device
+        knows = self._attack.knows
+        known = get_args(Knowledge)
+        require(knows in known, "attack.knows", knows, f"choose one of {', '.join(known)}")
+        self.malicious = choose_malicious(experiment, shards.group)
+        self.number = np.cumsum(self.malicious) - 1  # of a malicious client among these
+        self._numbers = torch.arange(experiment.clients, device=self.device)
+        self.state = self._attack.init(_context(experiment, clients))
+        self._client_gradients = None if knows == "own" else self._no_gradients(clients.model)
+
+    def _no_gradients(self, model: torch.nn.Module) -> ClientGradients:
+        weights = flatten(model)
+        gradients = weights.new_zeros(len(self.malicious), weights.numel())
+        malicious = torch.from_numpy(self.malicious).to(self.device)
+        return ClientGradients(gradients, torch.zeros_like(malicious), malicious)
+
+    def attacks(self, client: int, now: int) -> bool:
+        """Whether the client poisons what it uploads in round `now`."""
+        first, end = self._experiment.attack_from, self._experiment.attack_until
+        return bool(self.malicious[client]) and first <= now and (not end or now < end)
+
+    def poison_batch(
+        self, inputs: Tensor, labels: Tensor, attacker_index: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The batch that this attacker trains on."""
+        return self._attack.poison_batch(self.state, inputs, labels, attacker_index)
+
+    def note(self, client: int, gradient: Tensor) -> None:
+        """Let the attack know what a client trained, if it may.
+
+        A gradient that is not finite tells nothing; the one before it stays.
+        """
+        table = self._client_gradients
+        if table is None or (self._attack.knows == "colluders" and not self.malicious[client]):
+            return
+        number, finite = self._numbers[client], torch.isfinite(gradient).all()
+        set_row(table.gradients, number, gradient, finite)
+        set_row(table.known, number, finite, finite)
+
+    def poison_update(
+        self, trained: Arrival, client: int, train_on: TrainOn, server: Server, state: ServerState
+    ) -> Tensor:
+        """What the client uploads instead of what it trained."""
+        now, seed = state.round, self._experiment.seed
+        seen = AttackerView(
+            now,
+            int(self.number[client]),
+            server.learning_rate,
+            torch_generator(seed, "attack", now + 1, self.device),
+            self._further_training(client, now, train_on),
+            self._client_gradients,
+            self._server_snapshot(server, state) if self._attack.knows == "defense" else None,
+        )
+        update, changed = self._attack.poison_update(self.state, trained, seen)
+        self._keep(changed)
+        return update
+
+    def _further_training(
+        self, client: int, now: int, train_on: TrainOn
+    ) -> Callable[[Tensor, int], Tensor]:
+        made, shard = self._experiment, self._shards.rows[client]
+        attacker_index = self._numbers[self.number[client]]
+
+        def train(weights: Tensor, number: int) -> Tensor:
+            rng = numpy_generator(made.seed, f"further batches/{now}/{number}")
+            rows = torch.from_numpy(rng.choice(shard, made.training.batch_size))
+            return train_on(weights, rows.to(self.device, non_blocking=True), attacker_index)
+
+        return train
+
+    def _server_snapshot(self, server: Server, state: ServerState) -> ServerSnapshot:
+        now = torch.tensor(state.round).to(self.device, non_blocking=True)
+        fixed = server.learning_rate, server.root_data, server.samples
+        view = ServerView(now, state.weights, *fixed)
+        return ServerSnapshot(server.defense, state.defense, view)
+
+    def _keep(self, state: Any) -> None:
+        """Take over the attack's new state."""
+        if self.device.type != "cuda":
+            self.state = state
+            return
+        # Recorded batches read the state where it lay at first.
+        old, new = (name_tensors(s, "").values() for s in (self.state, state))
+        pairs = zip(old, new, strict=True)
+        moved = [(kept, made.clone()) for kept, made in pairs if made is not kept]
+        for kept, made in moved:
+            kept.copy_(made)
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """What changes during a run, by name."""
+        return name_tensors(self.state, "attack") | name_tensors(
+            self._client_gradients or (), "trained"
+        )
+
+    def restore(self, named: Mapping[str, Tensor]) -> None:
+        """Go on from a snapshot."""
+        self.state = rebuild(self.state, "attack", named)
+        if self._client_gradients is not None:
+            self._client_gradients = rebuild(self._client_gradients, "trained", named)
+
+
+def choose_malicious(experiment: Experiment, group: np.ndarray) -> np.ndarray:
+    """Which clients are malicious: any, or label group by label group."""
+    rng = numpy_generator(experiment.seed, "malicious")
+    order = rng.permutation(experiment.clients)
+    if experiment.placement == "grouped":
+        rank = rng.permutation(int(group.max()) + 1)
+        order = order[np.argsort(rank[group[order]], kind="stable")]
+    malicious = np.zeros(experiment.clients, bool)
+    malicious[order[: experiment.num_malicious]] = True
+    return malicious
+
+
+def _context(experiment: Experiment, clients: Clients) -> AttackContext:
+    data, labels = clients.data, clients.data.train_labels
+    return AttackContext(
+        experiment.clients,
+        experiment.num_malicious,
+        0 if labels.is_floating_point() else int(labels.max()) + 1,
+        tuple(data.train_inputs.shape[1:]),
+        data.pixel_mean,
+        data.pixel_std,
+        layout(clients.model),
+        torch_generator(experiment.seed, "attack", 0, data.pixel_mean.device),
+    )

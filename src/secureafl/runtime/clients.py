@@ -1,0 +1,180 @@
+"""The simulated clients: data and model on the device, one gradient at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from secureafl.core.errors import ConfigError
+from secureafl.core.types import Data
+from secureafl.linalg.vectors import call_flat, flatten, mixes_samples, train_flat
+from secureafl.tasks.faster import fast_gradient
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
+    from secureafl.core.protocols import Task
+    from secureafl.experiment import Training
+
+_TEST_BATCH = 1000
+
+Change = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+class Clients:
+    """Updates and test outputs of flat models."""
+
+    def __init__(self, task: Task, data: Data, model: nn.Module, training: Training) -> None:
+        """Everything given lies on one device."""
+        self.task, self.data, self.model, self.training = task, data, model, training
+        white = 255 if data.train_inputs.dtype == torch.uint8 else 1
+        self._mean, self._std = white * data.pixel_mean, white * data.pixel_std
+
+    def update(
+        self,
+        weights: Float[Tensor, " d"],
+        rows: Int[Tensor, " samples"],
+        poison: Change | None = None,
+    ) -> Float[Tensor, " d"]:
+        """What a client uploads: (w - w_K) / eta after K steps, each on its part of the rows."""
+        return self._descended(
+            weights, rows, lambda now, batch, _: self.gradient(now, batch, poison)
+        )
+
+    def private_update(
+        self,
+        weights: Float[Tensor, " d"],
+        rows: Int[Tensor, " samples"],
+        draw: Int[Tensor, ""],
+    ) -> Float[Tensor, " d"]:
+        """As `update`, with the training's clipping and noise; each upload has its own `draw`."""
+        privacy = self.training.privacy
+        if privacy.unit == "upload":
+            return privacy.release(self.update(weights, rows)[None], draw)
+        first = draw * self.training.local_steps  # each step has noise of its own
+        return self._descended(
+            weights, rows, lambda now, batch, k: self._private_gradient(now, batch, first + k)
+        )
+
+    def _descended(
+        self, weights: Tensor, rows: Tensor, gradient: Callable[[Tensor, Tensor, int], Tensor]
+    ) -> Tensor:
+        first, *more = rows.chunk(self.training.local_steps)
+        total = gradient(weights, first, 0)
+        for number, batch in enumerate(more, 1):
+            now = weights - self.training.server_rate * total
+            total = total + gradient(now, batch, number)
+        return total
+
+    def gradient(
+        self,
+        weights: Float[Tensor, " d"],
+        rows: Int[Tensor, " batch"],
+        poison: Change | None = None,
+    ) -> Float[Tensor, " d"]:
+        """Gradient of one batch, changed by `poison` first, on the scale of uploads.
+
+        For a running statistic it is what a step turns into the layer's own update.
+        """
+        inputs, labels = self._batch(rows)
+        if poison:
+            inputs, labels = poison(inputs, labels)
+        gradient = fast_gradient(self.task, self.model, weights, inputs, labels)
+        moved = weights[:0]
+        if gradient is None:
+            gradient, moved = self._by_autograd(weights, inputs, labels)
+        scale = self.training.upload_scale
+        gradient = gradient if scale == 1 else scale * gradient
+        if moved.numel():
+            gradient[-moved.numel() :] = moved / self.training.server_rate
+        return gradient
+
+    def _by_autograd(
+        self, weights: Tensor, inputs: Tensor, labels: Tensor
+    ) -> tuple[Tensor, Float[Tensor, " statistics"]]:
+        weights = weights.detach().requires_grad_()
+        with _repeatable():
+            outputs, moved = train_flat(self.model, weights, inputs)
+            return torch.autograd.grad(self.task.loss(outputs, labels), weights)[0], moved
+
+    def _private_gradient(self, weights: Tensor, rows: Tensor, draw: Tensor) -> Tensor:
+        """Mean of the samples' gradients, each cut, with noise."""
+        inputs, labels = self._batch(rows)
+
+        def loss(weights: Tensor, one: Tensor, label: Tensor) -> Tensor:
+            outputs, _ = train_flat(self.model, weights, one[None])
+            return self.task.loss(outputs, label[None])
+
+        each = torch.func.vmap(torch.func.grad(loss), (None, 0, 0), randomness="different")
+        with _repeatable():
+            gradients = each(weights.detach(), inputs, labels)
+        total = self.training.privacy.release(gradients, draw)
+        return total * (self.training.upload_scale / len(rows))
+
+    def _batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        inputs = self._standardised(self.data.train_inputs.index_select(0, rows))
+        return inputs, self.data.train_labels.index_select(0, rows)
+
+    def refuse_mixing(self) -> None:
+        """Raise if single samples are to be protected but the model cannot tell them apart."""
+        privacy = self.training.privacy
+        if not privacy.off and privacy.unit == "example" and mixes_samples(self.model):
+            remedy = 'use norm = "group", or unit = "upload"'
+            raise ConfigError(f"privacy.unit = 'example': BatchNorm mixes the samples; {remedy}")
+
+    @torch.no_grad()
+    def refuse_hidden_state(self) -> None:
+        """Raise if training changes anything of the model that is not in the flat vector.
+
+        It would be a way from client to client that no defence sees.
+        """
+        inputs = self._standardised(self.data.train_inputs[:2])
+        before = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        with torch.random.fork_rng(devices=[]):
+            train_flat(self.model, flatten(self.model), inputs)
+        for name, buffer in self.model.named_buffers():
+            if not torch.equal(buffer, before[name]):
+                remedy = "of such layers only BatchNorm, with a momentum, can be used"
+                raise ConfigError(f"model: training changes its buffer {name!r}; {remedy}")
+
+    @torch.no_grad()
+    def test_outputs(
+        self, weights: Float[Tensor, " d"], stamp: Callable[[Tensor], Tensor] | None = None
+    ) -> Tensor:
+        """Outputs on the whole test set, its inputs stamped with a trigger first if given."""
+        outputs = []
+        for inputs in self.data.test_inputs.split(_TEST_BATCH):
+            inputs = self._standardised(inputs)
+            with _repeatable():
+                outputs.append(call_flat(self.model, weights, stamp(inputs) if stamp else inputs))
+        return torch.cat(outputs)
+
+    def _standardised(self, inputs: Tensor) -> Tensor:
+        if inputs.dtype != torch.uint8 and not inputs.is_floating_point():
+            return inputs  # tokens, say
+        channels = (-1, *[1] * (inputs.dim() - 2))
+        mean, std = self._mean.view(channels), self._std.view(channels)
+        return (inputs - mean) / std
+
+
+def _repeatable() -> AbstractContextManager[None]:
+    """Same bits at every run on a GPU; convolutions in TF32, PyTorch's default, and much faster."""
+    return torch.backends.cudnn.flags(
+        enabled=True, benchmark=False, deterministic=True, allow_tf32=True
+    )
+
+
+def on_device(data: Data, device: torch.device) -> Data:
+    """The data set with its tensors moved."""
+    return data._replace(
+        train_inputs=data.train_inputs.to(device),
+        train_labels=data.train_labels.to(device),
+        test_inputs=data.test_inputs.to(device),
+        test_labels=data.test_labels.to(device),
+        pixel_mean=data.pixel_mean.to(device),
+        pixel_std=data.pixel_std.to(device),
+    )
