@@ -68,9 +68,8 @@ def test_whatever_is_written_as_toml_is_read_back(tmp_path_factory, values):
 def test_settings_without_a_kind_are_the_defaults():
     inner = {"kind": "secure_afl", "estimator": {"buffer_size": 2}}
     assert from_mapping({"defense": inner}).defense.estimator == Lbfgs(buffer_size=2)
-    assert from_mapping({"defense": {"arrival_decay": 0.5}}).defense == SecureAflHardened(
-        arrival_decay=0.5
-    )
+    halved = SecureAflHardened(arrival_decay=0.5)
+    assert from_mapping({"defense": {"arrival_decay": 0.5}}).defense == halved
 
 
 def test_setting_of_another_kind_than_the_default_is_refused_with_that_kind():

@@ -125,13 +125,8 @@ def test_forgetting_writes_where_a_recorded_step_looks(defense):
 def test_recorded_run_with_everything_on_is_the_one_computed_at_once(unit, defense, weighting):
     privacy = {"clip": 0.5, "noise": 0.3, "unit": unit}
     training = {"batch_size": 4, "learning_rate": 0.1, "privacy": privacy}
-    options = {
-        "defense": defense,
-        "client_weighting": weighting,
-        "training": training,
-        "device": "cuda",
-    }
-    made = coming_and_going(attack="sign_flip", **options)
+    options = {"defense": defense, "client_weighting": weighting, "training": training}
+    made = coming_and_going(attack="sign_flip", device="cuda", **options)
     recorded, at_once = Simulation(made), Simulation(made)
     parts = at_once._clients, at_once._attackers.poison_batch, at_once._server, at_once._jobs
     at_once._engine = Eager(*parts, made.seed)
