@@ -39,7 +39,12 @@ def test_every_upload_is_counted_where_it_belongs():
     assert (digest.staleness, digest.reasons) == ({1: 2, 3: 1}, {"lipschitz": 1})
     assert [event.round for event in digest.latest] == [0, 1, 2]
     four, five = digest.clients[4], digest.clients[5]
-    assert (four.uploads, four.accepted, four.malicious, four.reasons) == (2, 1, 1, {"lipschitz": 1})
+    assert (four.uploads, four.accepted, four.malicious, four.reasons) == (
+        2,
+        1,
+        1,
+        {"lipschitz": 1},
+    )
     assert (four.last, four.staleness, four.total_staleness) == (1, 3, 4)
     assert (list(four.marks), four.distance) == ([True, False], 0.5)
     assert (four.history.measured, five.history.measured) == (1.95, 0.0)
@@ -55,7 +60,10 @@ def test_reasons_without_end_are_counted_together():
 
 
 def test_bars_are_as_narrow_as_their_number_allows():
-    assert digest_of(*(arrival(i, staleness=i) for i in range(32))).staleness_bars() == (1, [1] * 32)
+    assert digest_of(*(arrival(i, staleness=i) for i in range(32))).staleness_bars() == (
+        1,
+        [1] * 32,
+    )
     assert digest_of(*(arrival(i, staleness=i) for i in range(33))).staleness_bars()[0] == 2
 
 

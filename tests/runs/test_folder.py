@@ -121,7 +121,7 @@ def test_checkpoint_that_was_altered_is_refused(folder, change):
     if change == "value":
         path.write_bytes(content[:-100] + bytes([content[-100] ^ 1]) + content[-99:])
     else:
-        path.write_bytes(content.replace(b'"a":', b'"c":'))
+        path.write_bytes(content.replace(b'"a":', b'"c":', 1))
     with pytest.raises(RunError, match=r"damaged checkpoint \(checksum differs\); delete it"):
         folder.load_checkpoint()
 
@@ -141,3 +141,10 @@ def test_nothing_but_the_run_folder_is_left_beside_it(folder):
 def test_others_may_read_what_a_run_leaves(folder):
     folder.save_model({"weights": np.ones(3)})
     assert (folder.path / "model.safetensors").stat().st_mode & 0o777 == 0o644
+
+
+def test_resumed_run_says_so_in_its_provenance(folder):
+    folder.add_session({"from_round": 4})
+    folder.add_session({"from_round": 9})
+    provenance = json.loads((folder.path / "provenance.json").read_text())
+    assert provenance == {"sessions": [{"from_round": 4}, {"from_round": 9}]}

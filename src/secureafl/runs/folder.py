@@ -160,7 +160,7 @@ class RunFolder:
 
     def add_session(self, session: Mapping[str, Any]) -> None:
         """Add to the provenance that the run was resumed."""
-        provenance = readto_json(self.path / PROVENANCE)
+        provenance = read_json(self.path / PROVENANCE)
         provenance["sessions"].append(session)
         self._replace(PROVENANCE, lambda path: path.write_text(to_json(provenance, indent=1)))
 
@@ -176,7 +176,9 @@ class RunFolder:
             return
         self._paced = seconds
         # A session is known by when it opened the folder: no pace spans the pause between two.
-        line = to_json({"opened": self._opened, "seconds": round(seconds, 3), "rounds": self._rounds})
+        line = to_json(
+            {"opened": self._opened, "seconds": round(seconds, 3), "rounds": self._rounds}
+        )
         with (self.path / PACE).open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
