@@ -121,7 +121,7 @@ def test_checkpoint_that_was_altered_is_refused(folder, change):
     if change == "value":
         path.write_bytes(content[:-100] + bytes([content[-100] ^ 1]) + content[-99:])
     else:
-        path.write_bytes(content.replace(b'"a":', b'"c":', 1))
+        path.write_bytes(content.replace(b'"b":', b'"c":'))
     with pytest.raises(RunError, match=r"damaged checkpoint \(checksum differs\); delete it"):
         folder.load_checkpoint()
 
