@@ -26,6 +26,8 @@ ARRIVAL = ArrivalEvent(0, 3, True, 2, False, True, "lipschitz", {"lipschitz": 2.
 EVALUATION = EvaluationEvent(1, {"ter": 0.25, "asr": None})
 FORGOTTEN = ForgottenEvent(1, 7)
 
+pytest.importorskip("duckdb")
+
 # No arrival by its beginning, so that readers of evaluations look at it as well.
 DAMAGED = [
     "garbage",

@@ -12,6 +12,8 @@ from secureafl.report.tables import read_runs
 from secureafl.runs.find import find_runs, search
 from secureafl.runs.query import results_table
 
+pytest.importorskip("duckdb")
+
 
 @pytest.fixture
 def tree(make_run, tmp_path) -> Path:
@@ -43,7 +45,6 @@ def seen(root: Path) -> dict[str, list[str]]:
 
 
 def test_report_results_and_dashboard_see_the_same_runs(tree):
-    pytest.importorskip("duckdb")
     wanted = ["deep/er/still/four", "deep/two", "one"]
     assert seen(tree) == dict.fromkeys(("report", "results", "dashboard"), wanted)
 
@@ -83,6 +84,8 @@ def test_folders_that_cannot_be_read_are_left_out_and_named(tree, monkeypatch, c
     told = capsys.readouterr().err
     assert f"note: {tree}/deep/er: cannot be read (Permission denied), so it is left out" in told
     assert f"note: {tree}/itself: cannot be read" in told
+    with pytest.warns(UserWarning, match=r"(deep/er|itself): cannot be read"):
+        assert len(results_table([tree]).query().rows) == 2
     listing = Runs(tree).listing()
     assert [run["name"] for run in listing["runs"]] == ["deep/two", "one"]
     assert [line.partition(":")[0] for line in listing["unreadable"]] == [

@@ -12,6 +12,7 @@ The folders stay the truth: the tables are made anew from them each time, so the
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -90,8 +91,11 @@ class ResultsTable:
 
 
 def results_table(paths: Iterable[Path | str]) -> ResultsTable:
-    """The runs in these folders and all folders inside them."""
-    return ResultsTable(find_runs([Path(path) for path in paths]).runs)
+    """The runs in these folders and all folders inside them; warns of any that cannot be read."""
+    found = find_runs([Path(path) for path in paths])
+    for line in found.unreadable:
+        warnings.warn(line, stacklevel=2)
+    return ResultsTable(found.runs)
 
 
 def _row(folder: Path) -> dict[str, Any]:
