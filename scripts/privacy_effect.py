@@ -10,7 +10,7 @@ from typing import Any
 
 from secureafl import from_mapping
 from secureafl.core.events import Event
-from secureafl.runs.folder import summarise
+from secureafl.runs.summary import summarise
 from secureafl.simulation.simulator import Simulation
 from secureafl.toml import read_toml
 

@@ -15,7 +15,7 @@ from deployment import small_clothes
 
 from secureafl.core.server import Server, Upload
 from secureafl.defenses import SecureAfl, SecureAflHardened
-from secureafl.runs.folder import read_json
+from secureafl.runs.layout import read_json
 from secureafl.toml import write_toml
 
 pytestmark = [

@@ -6,7 +6,8 @@ import pytest
 
 from secureafl.core.errors import RunError
 from secureafl.core.events import ArrivalEvent, EvaluationEvent
-from secureafl.runs.folder import RunFolder, read_events, summarise
+from secureafl.runs.events import read_events
+from secureafl.runs.folder import RunFolder
 
 ARRIVAL = ArrivalEvent(0, 3, True, 2, False, True, "lipschitz", {"lipschitz": 2.5, "x": None})
 EVALUATION = EvaluationEvent(1, {"ter": 0.25})
@@ -17,30 +18,6 @@ def folder(tmp_path):
     folder = RunFolder.create(tmp_path / "run", "seed = 1\n", {"sessions": []})
     yield folder
     folder.close()
-
-
-def test_events_are_read_as_they_were_written(folder):
-    folder.append([ARRIVAL, EVALUATION])
-    folder.flush()
-    assert list(read_events(folder.path)) == [ARRIVAL, EVALUATION]
-
-
-def test_half_written_last_line_is_passed_over(folder):
-    folder.append([EVALUATION])
-    folder.flush()
-    with (folder.path / "events.jsonl").open("ab") as file:
-        file.write(b'{"event": "arr')
-    assert list(read_events(folder.path)) == [EVALUATION]
-
-
-@pytest.mark.parametrize("line", [b"{]\n", b"[]\n", b'{"event": "x"}\n', b'{"event":"arrival"}\n'])
-def test_damaged_line_is_named(folder, line):
-    folder.append([EVALUATION])
-    folder.flush()
-    with (folder.path / "events.jsonl").open("ab") as file:
-        file.write(line)
-    with pytest.raises(RunError, match="line 2: damaged"):
-        list(read_events(folder.path))
 
 
 def test_checkpoint_brings_back_every_array(folder):
@@ -124,27 +101,50 @@ def test_disk_full_is_one_clear_line(folder, monkeypatch):
     assert folder.load_checkpoint().round == 1, "the old checkpoint must still be there"
 
 
-def test_summary_counts_by_group_and_averages_the_late_evaluations():
-    events = [
-        EvaluationEvent(0, {"ter": 0.9}),
-        ArrivalEvent(0, 0, False, 0, True, True, "", {}),
-        ArrivalEvent(1, 0, False, 0, False, True, "lipschitz", {}),
-        ArrivalEvent(2, 1, True, 0, False, False, "not_finite", {}),
-        EvaluationEvent(2, {"ter": 0.4}),
-        EvaluationEvent(3, {"ter": 0.2}),
-    ]
-    found = summarise(events, [2, 3])
-    assert found["metrics"]["ter"]["last"] == 0.2
-    assert found["metrics"]["ter"]["late_mean"] == pytest.approx(0.3)
-    assert found["metrics"]["ter"]["late_std"] == pytest.approx(0.1)
-    assert found["uploads"]["honest"] == {"accepted": 1, "received": 2, "share": 0.5}
-    assert found["uploads"]["malicious"] == {"accepted": 0, "received": 1, "share": 0.0}
-    assert found["refused"] == {"lipschitz": 1, "not_finite": 1}
-    assert found["steps"] == 2
+def test_write_that_breaks_off_leaves_the_old_checkpoint(folder, monkeypatch):
+    def half(arrays, path, metadata):
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    folder.save_checkpoint({"a": np.ones(3)}, 1, 0.0)
+    monkeypatch.setattr("safetensors.numpy.save_file", half)
+    with pytest.raises(RunError, match="No space left on device"):
+        folder.save_checkpoint({"a": np.zeros(3)}, 2, 0.0)
+    assert folder.load_checkpoint().round == 1
 
 
-def test_figure_of_a_diverged_model_is_none_and_still_json():
-    events = [EvaluationEvent(1, {"rmse": None}), EvaluationEvent(2, {"rmse": 3.0})]
-    found = summarise(events, [1, 2])["metrics"]["rmse"]
-    assert found == {"last": 3.0, "late_mean": None, "late_std": None}
-    json.dumps(found, allow_nan=False)
+@pytest.mark.parametrize("change", ["value", "name"])
+def test_checkpoint_that_was_altered_is_refused(folder, change):
+    folder.save_checkpoint({"a": np.arange(100.0), "b": np.zeros(3)}, 1, 0.0)
+    path = folder.path / "checkpoint.safetensors"
+    content = path.read_bytes()
+    if change == "value":
+        path.write_bytes(content[:-100] + bytes([content[-100] ^ 1]) + content[-99:])
+    else:
+        path.write_bytes(content.replace(b'"b":', b'"c":'))
+    with pytest.raises(RunError, match=r"damaged checkpoint \(checksum differs\); delete it"):
+        folder.load_checkpoint()
+
+
+def test_result_that_cannot_be_written_leaves_the_checkpoint(folder):
+    folder.save_checkpoint({}, 3, 0.0)
+    with pytest.raises(ValueError, match="JSON"):
+        folder.finish({"rounds": float("nan")})
+    assert not folder.finished
+    assert folder.load_checkpoint().round == 3
+
+
+def test_nothing_but_the_run_folder_is_left_beside_it(folder):
+    assert [path.name for path in folder.path.parent.iterdir()] == ["run"]
+
+
+def test_others_may_read_what_a_run_leaves(folder):
+    folder.save_model({"weights": np.ones(3)})
+    assert (folder.path / "model.safetensors").stat().st_mode & 0o777 == 0o644
+
+
+def test_resumed_run_says_so_in_its_provenance(folder):
+    folder.add_session({"from_round": 4})
+    folder.add_session({"from_round": 9})
+    provenance = json.loads((folder.path / "provenance.json").read_text())
+    assert provenance == {"sessions": [{"from_round": 4}, {"from_round": 9}]}

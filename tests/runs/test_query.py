@@ -5,7 +5,7 @@ from report.run_folders import default_result
 
 from secureafl import results_table
 from secureafl.core.errors import ConfigError, RunError
-from secureafl.runs.folder import summarise
+from secureafl.runs.summary import summarise
 
 duckdb = pytest.importorskip("duckdb")
 
@@ -52,6 +52,15 @@ def test_setting_that_is_a_number_here_and_a_text_there_becomes_text(make_run, t
     ]
 
 
+def test_plain_setting_wins_over_one_of_a_plug_in_with_the_same_column(make_run, tmp_path):
+    path = make_run("a")
+    text = (path / "experiment.toml").read_text()
+    changed = "attack_from = 4\nsizes = [1, 2]\n" + text + "from = 7\n"
+    (path / "experiment.toml").write_text(changed)
+    query = "select attack, attack_from, sizes from runs"
+    assert results_table([tmp_path]).query(query).rows == [("gaussian", 4, "[1, 2]")]
+
+
 def test_answer_becomes_a_data_frame_or_a_file(make_run, tmp_path):
     pytest.importorskip("pandas")
     make_run("a")
@@ -90,7 +99,8 @@ def test_folder_without_runs_and_damaged_run_are_refused(make_run, tmp_path):
 def test_real_run_gives_the_same_figures_as_its_events(tmp_path):
     from simulation.small import tiny
 
-    from secureafl.runs.folder import read_events, read_json
+    from secureafl.runs.events import read_events
+    from secureafl.runs.layout import read_json
     from secureafl.simulation.run import start_run
 
     experiment = tiny(attack="scaling", seed=3)

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from secureafl.cli.sweep_progress import make_sweep_display
 from secureafl.experiment import Experiment
-from secureafl.runs.folder import RESULT, read_json
+from secureafl.runs.layout import RESULT, read_json
 from secureafl.sweep.engines import EngineName, find_engine, run_sweep
 
 

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from secureafl.toml import flatten
+
 # These do not make two runs different experiments; the attack decides the scene instead.
 _SHARED = ("seed", "threads", "device", "attack", "defense.", "task.kind")
 _LONGEST = 60
@@ -24,15 +26,9 @@ def kind(experiment: Mapping[str, Any], part: str) -> str:
     return str(found.get("kind", "unknown") if isinstance(found, Mapping) else found)
 
 
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def flat_texts(values: Mapping[str, Any]) -> dict[str, str]:
     """Every setting under its dotted name, as text."""
-    flat: dict[str, str] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = as_text(value)
-    return flat
+    return {name: as_text(value) for name, value in flatten(values).items()}
 
 
 def as_text(value: Any) -> str:
@@ -42,7 +38,7 @@ def as_text(value: Any) -> str:
 
 def label_runs(experiments: Sequence[Mapping[str, Any]]) -> list[Labels]:
     """Labels for runs that are shown together."""
-    flat = [flatten(experiment) for experiment in experiments]
+    flat = [flat_texts(experiment) for experiment in experiments]
     common = [name for name in _varying(flat) if not name.startswith(_SHARED)]
     defenses, attacks, tasks = (
         [kind(experiment, part) for experiment in experiments]
@@ -50,11 +46,11 @@ def label_runs(experiments: Sequence[Mapping[str, Any]]) -> list[Labels]:
     )
     own_of, scene_of = _own("defense", defenses, flat), _own("attack", attacks, flat)
     variants = [
-        (defense, _told(mine, [*own_of[defense], *common]))
+        (defense, _spelled_out(mine, [*own_of[defense], *common]))
         for defense, mine in zip(defenses, flat, strict=True)
     ]
     scenes = [
-        ("no attack" if attack == "none" else attack, _told(mine, scene_of[attack]))
+        ("no attack" if attack == "none" else attack, _spelled_out(mine, scene_of[attack]))
         for attack, mine in zip(attacks, flat, strict=True)
     ]
     where = [f" on {task}" if len(set(tasks)) > 1 else "" for task in tasks]
@@ -83,7 +79,7 @@ def _varying(flat: Sequence[Mapping[str, str]]) -> list[str]:
     return [name for name in names if len({one.get(name) for one in flat}) > 1]
 
 
-def _told(settings: Mapping[str, str], names: Iterable[str]) -> str:
+def _spelled_out(settings: Mapping[str, str], names: Iterable[str]) -> str:
     return ", ".join(f"{n.rpartition('.')[2]}={settings[n]}" for n in names if n in settings)
 
 
@@ -91,8 +87,8 @@ def _joined(parts: Iterable[tuple[str, str]]) -> list[str]:
     """Labels of bearable length: where too much differs, a number stands for it."""
     labels: list[str] = []
     numbers: dict[str, int] = {}
-    for start, told in parts:
-        label = f"{start} ({told})" if told else start
+    for start, settings in parts:
+        label = f"{start} ({settings})" if settings else start
         if len(label) > _LONGEST:
             label = f"{start[:40]} #{numbers.setdefault(label, len(numbers) + 1)}"
         labels.append(label)
