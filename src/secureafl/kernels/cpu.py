@@ -16,7 +16,6 @@ import torch
 from secureafl.core.server import LARGEST_NORM
 from secureafl.core.types import SecantProducts
 from secureafl.kernels import reference
-from secureafl.kernels.cpu_bfgs import lbfgs_pass
 from secureafl.kernels.cpu_code import (
     IN_REGISTERS,
     LANES,
@@ -28,12 +27,13 @@ from secureafl.kernels.cpu_code import (
     order_pass,
     room_for,
 )
+from secureafl.kernels.cpu_lbfgs import lbfgs_pass
 from secureafl.kernels.cpu_trust import similarity_weights, update_stats, weigh_clients
 from secureafl.kernels.llvm import address
-from secureafl.kernels.network import middle_network, sorting_network
 from secureafl.kernels.step import FilterResult, Step
 from secureafl.kernels.tiles import BASE, GRADIENT, OWN, WIDTH
 from secureafl.linalg.quantile import arrays, observe_array, quantile_array
+from secureafl.linalg.sorting_network import middle_network, sorting_network
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -109,13 +109,13 @@ def place_pair(
 
 
 def select_participants(
-    known: Tensor, shares: Tensor, client: Tensor, heard: Tensor
+    known: Tensor, shares: Tensor, client: Tensor, included: Tensor
 ) -> tuple[Tensor, Tensor]:
     """See `kernels.operations.select_participants`."""
     index, own, present = int(client), shares.numpy(), known.numpy().copy()
     own[index] = 0
     own[index, GRADIENT] = 1
-    present[index] = bool(heard)
+    present[index] = bool(included)
     return torch.from_numpy(present), torch.tensor(int(np.count_nonzero(present)))
 
 

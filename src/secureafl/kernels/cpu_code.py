@@ -16,8 +16,8 @@ from secureafl.kernels.llvm import (
     function,
     machine_code,
 )
-from secureafl.kernels.network import sorting_network
 from secureafl.kernels.tiles import BASE, GRADIENT, OWN, WIDTH
+from secureafl.linalg.sorting_network import sorting_network
 
 LANES = 4  # floats sorted at a time: half of fifty clients then fits into thirty-two registers
 IN_REGISTERS = 64  # clients up to which the median needs no table

@@ -1,4 +1,4 @@
-"""The hot operations on a GPU (`gpu_code.cu`, `gpu_bfgs.cu`)."""
+"""The hot operations on a GPU (`gpu_code.cu`, `gpu_lbfgs.cu`)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from secureafl.kernels.gpu_trust import (
     update_stats,
     weigh_clients,
 )
-from secureafl.kernels.network import sorting_network
 from secureafl.kernels.step import FilterResult, Step
 from secureafl.kernels.tiles import BASE, GRADIENT, OWN, WIDTH
 from secureafl.linalg.quantile import LONGEST
+from secureafl.linalg.sorting_network import sorting_network
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -99,14 +99,14 @@ def place_pair(
 
 
 def select_participants(
-    known: Tensor, shares: Tensor, client: Tensor, heard: Tensor
+    known: Tensor, shares: Tensor, client: Tensor, included: Tensor
 ) -> tuple[Tensor, Tensor]:
     """See `kernels.operations.select_participants`."""
     if shares.dtype != torch.float64 or not shares.is_contiguous():  # a user's own estimator
-        return reference.select_participants(known, shares, client, heard)
+        return reference.select_participants(known, shares, client, included)
     present, count = torch.empty_like(known), torch.empty_like(client)
     kernel = _kernel("select_participants", *shares.shape)
-    kernel((1, 1, 1), (ONE_CLIENT, 1, 1), [known, shares, client, heard, present, count])
+    kernel((1, 1, 1), (ONE_CLIENT, 1, 1), [known, shares, client, included, present, count])
     return present, count
 
 
@@ -199,7 +199,7 @@ def lbfgs_shares(inner: Inner, appended: Tensor, pairs: int, max_correction: flo
     arguments = [inner.vectors, inner.model, inner.squared, appended, shares, float(max_correction)]
     grid = (-(-clients // 32), 1, 1)
     numbers = {"CLIENTS": clients, "SLOTS": slots, "PAIRS": pairs, **_PLACES}
-    kernel = compiled("gpu_bfgs.cu", "lbfgs_shares", tuple(numbers.items()))
+    kernel = compiled("gpu_lbfgs.cu", "lbfgs_shares", tuple(numbers.items()))
     kernel(grid, (32, 1, 1), arguments)
     return shares
 
