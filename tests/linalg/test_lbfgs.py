@@ -245,7 +245,7 @@ def test_more_pairs_than_are_unrolled_are_left_to_the_plain_version():
 
 
 @for_every_version
-def test_client_never_heard_of_has_no_share_in_any_pair(version):
+def test_client_without_uploads_has_no_share_in_any_pair(version):
     nothing = Inner(
         torch.zeros(3, 8, 8, dtype=torch.float64),
         torch.zeros(3, 8, dtype=torch.float64),

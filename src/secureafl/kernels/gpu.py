@@ -206,7 +206,7 @@ def lbfgs_shares(inner: Inner, appended: Tensor, pairs: int, max_correction: flo
 
 @functools.cache
 def _kernel(name: str, clients: int = 1, slots: int = 2) -> Any:
-    """One of the kernels of `gpu_code.cu`, compiled for these numbers."""
+    """A kernel of `gpu_code.cu`, compiled for these numbers."""
     threads, resident = _threads(clients)
     numbers = {"CLIENTS": clients, "SLOTS": slots, "THREADS": threads, "WIDTH": WIDTH}
     numbers |= {"RESIDENT": resident, "LONGEST": LONGEST, **_PLACES}
@@ -218,14 +218,14 @@ def _kernel(name: str, clients: int = 1, slots: int = 2) -> Any:
 
 
 def _threads(clients: int) -> tuple[int, int]:
-    """Threads of a block of `order_pass`, and blocks a multiprocessor works on at a time."""
+    """Threads per block of `order_pass`, and blocks per multiprocessor at a time."""
     if clients <= IN_REGISTERS:
         return 128, 7
     return (512, 2) if clients <= 400 else (1024, 1)
 
 
 def _shared_bytes(clients: int, slots: int) -> int:
-    """What a block of `order_pass` shares."""
+    """Bytes of shared memory of a block of `order_pass`."""
     padded = clients + clients % 2
     return 12 * clients * slots + 4 * (WIDTH * (padded | 1) + WIDTH + padded) + clients
 

@@ -188,9 +188,10 @@ extern "C" __global__ void __launch_bounds__(1024) weigh_clients(
   const auto rated = [&](int i) { return known[i] && noise[i] < 0.5; };
   const double median_consistency = consistency ? lower_median(work, rated, n) : INFINITE;
   for (int i = thread; i < n; i += threads) {
-    const double value = work[i] + NOISE_ALLOWANCE;
-    const double relative = rated(i) ? ramp(value, median_consistency, MIN_CONSISTENCY, FULL_CONSISTENCY) : 1;
-    by_consistency[i] = known[i] ? relative : 0;
+    by_consistency[i] = !known[i]  ? 0
+                        : rated(i) ? ramp(work[i] + NOISE_ALLOWANCE, median_consistency, MIN_CONSISTENCY,
+                                          FULL_CONSISTENCY)
+                                   : 1;
     consistent[i] = by_consistency[i] > 0;
   }
   __syncthreads();
@@ -199,10 +200,9 @@ extern "C" __global__ void __launch_bounds__(1024) weigh_clients(
   const double median_curvature = curvature ? lower_median(mean, has_curvature, n) : INFINITE;
   for (int i = thread; i < n; i += threads) {
     const double error = sqrt(variance[i] / fmin(fmax((double)count[i], 1.0), (double)effective_samples));
-    const double value = mean[i] + error;
-    const double by_curvature =
-        has_curvature(i) ? ramp(value, median_curvature, MIN_CURVATURE, FULL_CURVATURE) : 1;
-    const double trust = by_consistency[i] * weight[i] * by_curvature;
+    const double trust =
+        by_consistency[i] * weight[i] *
+        (has_curvature(i) ? ramp(mean[i] + error, median_curvature, MIN_CURVATURE, FULL_CURVATURE) : 1);
     freshness[i] = i == c ? 1 : freshness[i] * arrival_decay;
     if (i == c) found[0] = trust;
     work[i] = trust * freshness[i];
