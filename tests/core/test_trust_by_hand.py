@@ -1,9 +1,11 @@
-"""Trust weights worked out by hand, for every version of the operations."""
+"""Trust weights worked out by hand or with loops, for every version of the operations."""
 
 from importlib import import_module
 
+import numpy as np
 import pytest
 import torch
+from reference import secure_afl_hardened as oracle
 
 from secureafl.core.trust import (
     ClientStats,
@@ -125,6 +127,16 @@ def test_noisy_client_is_left_out_of_the_median_curvature(version):
     stats = stats_of([1.0, 1.0, 1.0, 0.01, 0.01], mean=[0.4, 0.2, 0.1, 1.0, 1.0], count=9)
     found, _ = weights_of(version, stats, consistency=True, curvature=True)
     assert found == pytest.approx([1, 1, 0.5, 0, 0], abs=1e-6)
+
+
+@pytest.mark.parametrize("spread", [1e-3, 1e-2, 3e-2, 1.0])
+def test_directions_near_the_centre_are_neither_alike_nor_opposed(version, spread):
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=6) + spread * rng.choice([-1, 1], size=(9, 1)) * rng.normal(size=6)
+    gram, known = torch.tensor(rows @ rows.T), torch.ones(9, dtype=torch.bool)
+    found = version.similarity_weights(gram, known, 1.0, 2.0).tolist()
+    assert found == pytest.approx(oracle.similarity_weights(list(rows), 1.0, 2.0), rel=1e-6)
+    assert (min(found) > 0.9) == (spread == 1e-3)
 
 
 @pytest.mark.parametrize(("clients", "known", "length"), [(20, 4, 0.4), (20, 10, 1), (5, 4, 0.8)])
