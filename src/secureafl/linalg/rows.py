@@ -25,8 +25,8 @@ def masked(values: Float[Tensor, "n d"], present: Bool[Tensor, " n"]) -> Float[T
 
 def assumed_malicious(count: Int[Tensor, ""], share: float) -> Int[Tensor, ""]:
     """A share of the clients as a number, rounded up, but always a minority."""
-    # Rounded up, or a tenth of one attacker would stay in. The small subtraction undoes
-    # 0.2 * 5 = 1.0000000000000002.
+    # Rounded up, or a tenth of one attacker would stay in. The small subtraction undoes rounding:
+    # 0.07 * 100 = 7.000000000000001.
     number = torch.ceil(count.double() * share - 1e-9).long()
     return torch.minimum(number, ((count - 1) // 2).clamp(min=0))
 
