@@ -74,11 +74,6 @@ class Emitter:
         wanted = ir.Constant(ir.VectorType(_INT32, len(places)), places)
         return self.builder.shuffle_vector(one, other, wanted)
 
-    def parts(self, vector: Any, count: int) -> list[Any]:
-        """Split a vector into shorter ones."""
-        size = vector.type.count
-        return [self.pick(vector, list(range(k, k + count))) for k in range(0, size, count)]
-
     def pair_sums(self, one: Any, other: Any) -> Any:
         """Sums of neighbours in two vectors put end to end."""
         both = range(2 * one.type.count)
