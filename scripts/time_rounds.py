@@ -1,7 +1,10 @@
 """Time whole simulated rounds: client gradient, attack and server, on real data.
 
 python scripts/time_rounds.py [--device cuda] [--together 16] [--processes 16] [--rounds 1000]
-    [--data-dir FOLDER] [--weights samples]
+    [--defenses secure_afl] [--gradients kernel autograd] [--data-dir FOLDER]
+    [--client-weighting samples]
+
+With both kinds of gradients, the CNN's hand-written one is compared with autograd in one go.
 """
 
 import argparse
@@ -15,16 +18,23 @@ import torch
 from secureafl import from_mapping
 from secureafl.simulation.simulator import Simulation
 from secureafl.sweep.sharing import shared_gpu
+from secureafl.tasks import faster
 
 DEFENSES = ("async_sgd", "secure_afl", "secure_afl_hardened")
+KERNEL = faster.cnn_gradient
 
 
 def simulation(defense: str, seed: int, given: argparse.Namespace) -> Simulation:
     """The paper's setting under sign flip, without evaluations."""
     values = {"seed": seed, "defense": defense, "attack": "sign_flip", "device": given.device}
     values |= {"task": {"kind": "fashion_mnist", "data_dir": given.data_dir}}
-    values |= {"weights": given.weights, "evaluation": {"every": 10**8, "late": 1}}
-    return Simulation(from_mapping(values))
+    values |= {"client_weighting": given.client_weighting}
+    return Simulation(from_mapping(values | {"evaluation": {"every": 10**8, "late": 1}}))
+
+
+def use_gradient(kind: str) -> None:
+    """Let clients train with the hand-written kernel where it fits, or always with autograd."""
+    faster.cnn_gradient = KERNEL if kind == "kernel" else lambda *_: None  # pyrefly: ignore
 
 
 def take_turns(runs: list[Simulation], rounds: int) -> float:
@@ -49,21 +59,26 @@ def gradient_seconds(run: Simulation, rounds: int) -> float:
     return time.perf_counter() - start
 
 
-def by_turns(defense: str, given: argparse.Namespace) -> None:
-    """Several runs in this process."""
+def by_turns(defense: str, gradient: str, given: argparse.Namespace) -> float:
+    """Milliseconds a round of several runs in this process."""
+    use_gradient(gradient)
     runs = [simulation(defense, seed, given) for seed in range(given.together)]
     take_turns(runs, max(1, given.rounds // 5))  # to record, to compile, to fill the memory
     each = 1e3 * take_turns(runs, given.rounds) / given.rounds / len(runs)
-    line = f"{defense:19} {len(runs)} at a time: {each:.3f} ms a round"
+    line = f"{defense:19} {gradient:8} {len(runs)} at a time: {each:.3f} ms a round"
     if runs[0].device.type == "cpu":
         alone = 1e3 * gradient_seconds(runs[0], given.rounds) / given.rounds
         line += f", of which the client gradient {alone / each:.0%}"
     print(line, flush=True)
+    return each
 
 
-def work(defense: str, seed: int, given: argparse.Namespace, ready: Any, took: Any) -> None:
+def work(
+    defense: str, gradient: str, seed: int, given: argparse.Namespace, ready: Any, took: Any
+) -> None:
     """Body of a process: one run, measured while all others run too."""
     torch.set_num_threads(1)
+    use_gradient(gradient)
     runs = [simulation(defense, seed, given)]
     take_turns(runs, max(1, given.rounds // 5))
     ready.wait()
@@ -71,13 +86,13 @@ def work(defense: str, seed: int, given: argparse.Namespace, ready: Any, took: A
     ready.wait()  # nobody has the GPU to itself at the end
 
 
-def by_processes(defense: str, given: argparse.Namespace) -> None:
-    """As many processes, one run each."""
+def by_processes(defense: str, gradient: str, given: argparse.Namespace) -> float:
+    """Milliseconds a round of as many processes, with one run each."""
     spawn = multiprocessing.get_context("spawn")
     ready, took = spawn.Barrier(given.processes), spawn.Queue()
-    parts = (given, ready, took)
     processes = [
-        spawn.Process(target=work, args=(defense, seed, *parts)) for seed in range(given.processes)
+        spawn.Process(target=work, args=(defense, gradient, seed, given, ready, took))
+        for seed in range(given.processes)
     ]
     for process in processes:
         process.start()
@@ -85,7 +100,20 @@ def by_processes(defense: str, given: argparse.Namespace) -> None:
     for process in processes:
         process.join()
     share = each / given.processes
-    print(f"{defense:19} {given.processes} processes: {share:.3f} ms a round", flush=True)
+    print(
+        f"{defense:19} {gradient:8} {given.processes} processes: {share:.3f} ms a round", flush=True
+    )
+    return share
+
+
+def measure(given: argparse.Namespace) -> None:
+    """Every defence with every kind of gradient, and the ratio where there are two."""
+    timed = by_processes if given.processes else by_turns
+    for defense in given.defenses:
+        took = {gradient: timed(defense, gradient, given) for gradient in given.gradients}
+        if len(took) == 2:
+            ratio = took["autograd"] / took["kernel"]
+            print(f"{defense:19} the kernel makes {ratio:.2f} times as many rounds", flush=True)
 
 
 def main() -> None:
@@ -95,16 +123,17 @@ def main() -> None:
     parser.add_argument("--together", type=int, default=1)
     parser.add_argument("--processes", type=int, default=0, help="one run in each of so many")
     parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--defenses", nargs="+", choices=DEFENSES, default=DEFENSES)
+    kinds = ("kernel", "autograd")
+    parser.add_argument("--gradients", nargs="+", choices=kinds, default=["kernel"])
     parser.add_argument("--data-dir", default="")
-    parser.add_argument("--weights", default="equal")
+    parser.add_argument("--client-weighting", default="equal")
     given = parser.parse_args()
     if not given.processes:
-        for defense in DEFENSES:
-            by_turns(defense, given)
+        measure(given)
         return
     with shared_gpu():
-        for defense in DEFENSES:
-            by_processes(defense, given)
+        measure(given)
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def test_an_upload_is_as_long_as_the_median_and_its_lie_points_back():
     state = federation.state.defense
     gradient = torch.from_numpy(federation.rng.normal(size=DIM)).float()
     upload = federation.lie(0, gradient)
-    usual = lower_median(state.stats.lengths, state.sent.known)
+    usual = lower_median(state.stats.norms, state.sent.known)
     assert float(upload.norm()) <= 1.01 * float(usual) * 2**0.5
     honest = state.recent_update[torch.from_numpy(~LIARS)].mean(dim=0)
     assert upload @ honest < gradient @ honest * (usual / gradient.norm())

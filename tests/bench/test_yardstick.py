@@ -1,4 +1,4 @@
-"""What is timed does what it is said to do."""
+"""The timed code computes what it should."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def defense_of(buffer):
 
 
 def curved_rows(case):
-    """Vectors of clients whose gradients bend differently in every coordinate, and how they do."""
+    """Vectors of clients with another curvature in every coordinate, and these curvatures."""
     draw = torch.Generator().manual_seed(1)
     rows = torch.randn(case.clients, OWN + 2 * case.buffer, case.parameters, generator=draw)
     bend = 0.5 + torch.rand(case.clients, case.parameters, generator=draw)

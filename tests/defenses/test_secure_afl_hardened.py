@@ -67,7 +67,7 @@ def test_streams_agree_with_the_oracle(stream, changed):
 
 
 def clients_of_kinds(kinds, each, noise, rng, dim=200):
-    """Honest clients: a few of every kind, and what they share besides."""
+    """Update histories of honest clients: a few of every kind, with noise."""
     centres = rng.normal(size=(kinds, dim))
     rows = np.repeat(centres, each, axis=0)
     return rows + noise * rng.normal(size=rows.shape)
@@ -83,31 +83,31 @@ def weights_of(rows, similarity_penalty=4.0, disagreement_penalty=4.0):
     )
 
 
-@pytest.mark.parametrize("liars", [10, 26])
-def test_a_crowd_of_liars_counts_hardly_more_than_a_usual_crowd(liars):
+@pytest.mark.parametrize("attackers", [10, 26])
+def test_many_alike_attackers_weigh_hardly_more_than_a_typical_group(attackers):
     rng = np.random.default_rng(0)
     honest = clients_of_kinds(8, 5, 0.3, rng)
-    lie = rng.normal(size=honest.shape[1])
-    rows = np.concatenate([honest, lie + 0.1 * rng.normal(size=(liars, len(lie)))])
+    attack = rng.normal(size=honest.shape[1])
+    rows = np.concatenate([honest, attack + 0.1 * rng.normal(size=(attackers, len(attack)))])
     weights = weights_of(rows).numpy()
     assert weights[40:].sum() < 0.1 * weights.sum()
     assert weights[:40].min() > 0.5
 
 
-def test_the_crowd_that_is_the_majority_keeps_its_weight():
+def test_alike_clients_that_are_the_majority_keep_their_weight():
     rng = np.random.default_rng(1)
     common = rng.normal(size=200)
     honest = common + 0.5 * rng.normal(size=(30, 200))
-    liars = -common + 0.1 * rng.normal(size=(20, 200))
-    weights = weights_of(np.concatenate([honest, liars])).numpy()
+    attackers = -common + 0.1 * rng.normal(size=(20, 200))
+    weights = weights_of(np.concatenate([honest, attackers])).numpy()
     assert weights[30:].sum() < 0.1 * weights.sum()
     assert np.median(weights[:30]) > 0.9
 
 
-def test_who_is_contradicted_by_its_kind_loses_weight():
+def test_client_opposed_by_its_kind_loses_weight():
     rng = np.random.default_rng(2)
     rows = clients_of_kinds(8, 5, 0.2, rng)
-    rows[::5] *= -1  # one of each kind says the reverse
+    rows[::5] *= -1  # one of each kind sends the reverse
     weights = weights_of(rows).numpy().reshape(8, 5)
     assert weights[:, 0].max() < 0.3 * weights[:, 1:].min()
 
@@ -120,7 +120,7 @@ def test_alike_clients_weigh_the_same():
     assert weights.max() == 1
 
 
-def test_a_loss_that_bends_downwards_is_not_trusted_and_noise_neither():
+def test_negative_curvature_and_noise_have_no_weight():
     curvature, rng = no_curvature(9, torch.device("cpu")), np.random.default_rng(4)
     usual = np.array([0.3] * 6 + [-0.2, 0.0, 0.25])
     for client, mean in enumerate(usual):
@@ -133,74 +133,77 @@ def test_a_loss_that_bends_downwards_is_not_trusted_and_noise_neither():
     assert weights[8] > 0.9
 
 
-def test_nobody_is_judged_by_bends_that_are_usual_downwards():
+def test_curvature_does_not_count_where_its_median_is_negative():
     curvature = no_curvature(5, torch.device("cpu"))
     for client in [0, 1, 2, 3, 4] * 4:
-        bend = torch.tensor(-0.3 if client else 0.5, dtype=torch.float64)
-        curvature = update_curvature(curvature, torch.tensor(client), bend, torch.tensor(True), 0.9)
+        cosine = torch.tensor(-0.3 if client else 0.5, dtype=torch.float64)
+        curvature = update_curvature(
+            curvature, torch.tensor(client), cosine, torch.tensor(True), 0.9
+        )
     assert curvature_weights(curvature, 0.9, torch.ones(5, dtype=torch.bool)).tolist() == [1] * 5
 
 
-def records_of(uploads, memory=0.95):
-    """What is left of clients' uploads (client, upload, dimension), and their consistency."""
-    told = no_consistency(len(uploads), torch.device("cpu"))
-    records = uploads[:, 0].copy()
+def histories_of(uploads, memory=0.95):
+    """Statistics of uploads (client, upload, dimension), and the histories' squared norms."""
+    stats = no_consistency(len(uploads), torch.device("cpu"))
+    histories = uploads[:, 0].copy()
     for k, own in enumerate(uploads):
         for number, upload in enumerate(own):
-            heard = torch.tensor(number > 0)
+            known = torch.tensor(number > 0)
             squared = torch.tensor(upload @ upload)
-            update_consistency(told, torch.tensor(k), heard, squared, memory)
+            update_consistency(stats, torch.tensor(k), known, squared, memory)
             if number:
-                records[k] = memory * records[k] + (1 - memory) * upload
-    return told, torch.from_numpy((records**2).sum(axis=1))
+                histories[k] = memory * histories[k] + (1 - memory) * upload
+    return stats, torch.from_numpy((histories**2).sum(axis=1))
 
 
-@pytest.mark.parametrize("liars", [2, 8])
-def test_who_says_something_else_every_time_says_nothing(liars):
+@pytest.mark.parametrize("attackers", [2, 8])
+def test_clients_that_send_noise_have_no_weight(attackers):
     rng = np.random.default_rng(6)
     uploads = rng.normal(size=(20, 40, 3000))
-    uploads[liars:] += 0.5 * rng.normal(size=(20 - liars, 1, 3000))  # a fifth of it is constant
-    told, squared = records_of(uploads)
-    weights = consistency_weights(told, squared, torch.ones(20, dtype=torch.bool))
-    assert weights.tolist() == [0] * liars + [1] * (20 - liars)
+    constant = 0.5 * rng.normal(size=(20 - attackers, 1, 3000))
+    uploads[attackers:] += constant  # a fifth of an upload's square
+    stats, squared = histories_of(uploads)
+    weights = consistency_weights(stats, squared, torch.ones(20, dtype=torch.bool))
+    assert weights.tolist() == [0] * attackers + [1] * (20 - attackers)
 
 
-def test_nobody_is_judged_by_what_it_says_if_all_make_noise_or_few_have_spoken():
+def test_consistency_does_not_count_if_all_send_noise_or_uploads_are_few():
     everybody = torch.ones(20, dtype=torch.bool)
     uploads = np.random.default_rng(7).normal(size=(20, 40, 3000))
-    assert consistency_weights(*records_of(uploads), everybody).tolist() == [1] * 20
+    assert consistency_weights(*histories_of(uploads), everybody).tolist() == [1] * 20
     uploads[5:] += 1
-    assert consistency_weights(*records_of(uploads[:, :5]), everybody).tolist() == [1] * 20
+    assert consistency_weights(*histories_of(uploads[:, :5]), everybody).tolist() == [1] * 20
 
 
-def trained_away(defense, lie, rounds=300):
-    """How far from the honest optimum the model ends; two fifths of the clients lie."""
+def trained_away(defense, attack, rounds=300):
+    """Distance of the final model from the honest optimum; two fifths of the clients attack."""
     rng = np.random.default_rng(5)
     centres = np.repeat(rng.normal(size=(4, 30)), 5, axis=0)  # of 20 clients of four kinds
-    liars = np.arange(20) % 5 < 2
-    honest = centres[~liars].mean(axis=0)
+    attackers = np.arange(20) % 5 < 2
+    honest = centres[~attackers].mean(axis=0)
     server = Server(defense, 20, 0.05)
     state = server.start(torch.zeros(30, dtype=torch.float64))
     for now in range(rounds):
         client, weights = int(rng.integers(20)), state.weights.numpy()
         gradient = weights - centres[client] + 0.3 * rng.normal(size=30)
-        if liars[client]:
-            gradient = lie(gradient, weights - honest, rng)
+        if attackers[client]:
+            gradient = attack(gradient, weights - honest, rng)
         state.ledger.lend(now, state.weights)
         _, state = server.receive(state, Upload(client, now, torch.from_numpy(gradient)))
     return float(np.linalg.norm(state.weights.numpy() - honest))
 
 
-LIES = {
+ATTACKS = {
     "sign flip": lambda own, mean, rng: -1.7 * own,
     "noise": lambda own, mean, rng: 100 * rng.normal(size=30),
-    "one lie for all": lambda own, mean, rng: -3 * np.ones(30),
+    "one vector for all": lambda own, mean, rng: -3 * np.ones(30),
     "the mean turned": lambda own, mean, rng: -5 * mean,
 }
 
 
-@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
-def test_two_fifths_of_liars_do_not_steer_the_model(lie):
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+def test_two_fifths_of_attackers_do_not_steer_the_model(attack):
     nothing = {
         "similarity_penalty": 0.0,
         "disagreement_penalty": 0.0,
@@ -208,7 +211,7 @@ def test_two_fifths_of_liars_do_not_steer_the_model(lie):
         "curvature": False,
     }
     trusting = SecureAflHardened(clip_to_median_norm=False, **nothing)
-    assert not trained_away(trusting, lie) < 2 * trained_away(SecureAflHardened(), lie)
+    assert not trained_away(trusting, attack) < 2 * trained_away(SecureAflHardened(), attack)
 
 
 def test_the_first_steps_are_short():

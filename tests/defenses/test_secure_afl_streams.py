@@ -29,7 +29,7 @@ arrivals = st.lists(
         st.integers(0, 3),  # client; often the same twice in a row
         st.integers(0, 4),  # lag; the same base or an older one than last time
         st.sampled_from(["smooth", "smooth", "smooth", "noise", "again", "zero"]),
-        # Further apart, factors get beyond what `kernels.bfgs` allows; the oracle has no bound.
+        # Further apart, factors get beyond what `linalg.lbfgs` allows; the oracle has no bound.
         st.sampled_from([1.0, 1.0, 1.0, 1.0, 1e-2, 1e2]),
     ),
     min_size=1,

@@ -88,14 +88,14 @@ def test_whole_runs_are_the_same_with_any_number_of_threads(count):
 
 
 @pytest.fixture
-def fresh_helpers(cpu):
+def fresh_workers(cpu):
     """Threads of their own for a test that may spoil them."""
-    cpu._helpers.cache_clear()
+    cpu._workers.cache_clear()
     yield
-    cpu._helpers.cache_clear()
+    cpu._workers.cache_clear()
 
 
-@pytest.mark.usefixtures("fresh_helpers")
+@pytest.mark.usefixtures("fresh_workers")
 def test_two_callers_at_once_get_what_each_would_get_alone(cpu):
     # Many blocks, so that one caller is still at work when the other comes.
     cases = [Case(seed, 7, size=(20 + 30 * seed) * BLOCK) for seed in (0, 1)]
@@ -114,33 +114,33 @@ def test_two_callers_at_once_get_what_each_would_get_alone(cpu):
             assert list(pool.map(all_right, [0, 1])) == [True, True]
 
 
-@pytest.mark.usefixtures("fresh_helpers")
+@pytest.mark.usefixtures("fresh_workers")
 def test_two_callers_at_once_wait_each_for_its_own_work(cpu):
-    ranges = cpu._deal_out(4 * 32, 4 * BLOCK, 2)
+    ranges = cpu._divide(4 * 32, 4 * BLOCK, 2)
     assert len(ranges.ranges) == 2
 
-    def call(own, helpers):
+    def call(own, workers):
         """Which parts were done when the call came back; they take so many seconds."""
         caller, done = threading.current_thread(), []
 
         def work(size, block, first, last):
-            time.sleep(own if threading.current_thread() is caller else helpers)
+            time.sleep(own if threading.current_thread() is caller else workers)
             done.append((first, last))
 
         ranges.run(work)
         return sorted(done)
 
     with ThreadPoolExecutor(2) as pool:
-        busy = pool.submit(call, 0.3, 0.1)  # the helper is done with it long before the caller
+        busy = pool.submit(call, 0.3, 0.1)  # the worker is done with it long before the caller
         time.sleep(0.05)
         assert call(0.0, 0.1) == ranges.ranges
         assert busy.result() == ranges.ranges
 
 
-@pytest.mark.usefixtures("fresh_helpers")
+@pytest.mark.usefixtures("fresh_workers")
 def test_interrupted_pass_ends_only_when_nobody_writes_any_more(cpu):
-    # Helpers hold bare addresses of arrays that are gone once the call is left.
-    ranges = cpu._deal_out(4 * 32, 4 * BLOCK, 2)
+    # Workers hold bare addresses of arrays that are gone once the call is left.
+    ranges = cpu._divide(4 * 32, 4 * BLOCK, 2)
     caller, done = threading.current_thread(), []
 
     def interrupted(size, block, first, last):
@@ -154,9 +154,9 @@ def test_interrupted_pass_ends_only_when_nobody_writes_any_more(cpu):
     assert done == ranges.ranges[1:]
 
 
-@pytest.mark.usefixtures("fresh_helpers")
+@pytest.mark.usefixtures("fresh_workers")
 def test_pass_after_an_interrupted_one_waits_for_all_of_its_own_work(cpu):
-    ranges = cpu._deal_out(4 * 32, 4 * BLOCK, 2)
+    ranges = cpu._divide(4 * 32, 4 * BLOCK, 2)
     assert len(ranges.ranges) == 2
     caller = threading.current_thread()
 
@@ -177,10 +177,10 @@ def test_pass_after_an_interrupted_one_waits_for_all_of_its_own_work(cpu):
     assert sorted(done) == ranges.ranges
 
 
-@pytest.mark.usefixtures("fresh_helpers")
+@pytest.mark.usefixtures("fresh_workers")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_error_on_a_helper_thread_reaches_the_caller(cpu):
-    ranges = cpu._deal_out(4 * 32, 4 * BLOCK, 2)
+def test_error_on_a_worker_thread_reaches_the_caller(cpu):
+    ranges = cpu._divide(4 * 32, 4 * BLOCK, 2)
     raised = []
 
     def call():

@@ -203,7 +203,7 @@ def test_operations_run_the_version_that_was_chosen(cpu, kind):
     assert not all(same_bits(a, b) for a, b in zip(found, other, strict=True))
 
 
-PASSES = ("differences_pass", "exchange_pass", "order_pass")
+PASSES = ("secant_pass", "store_pass", "order_pass")
 
 
 def nothing_compiled(monkeypatch, cpu):

@@ -99,15 +99,15 @@ def test_filter_is_the_plain_one(gpu, window):
 
 
 @pytest.mark.parametrize("clients", [1, 50, 300])
-@pytest.mark.parametrize("heard", [False, True])
-def test_same_clients_are_heard(gpu, clients, heard):
+@pytest.mark.parametrize("included", [False, True])
+def test_same_participants_are_selected(gpu, clients, included):
     torch.manual_seed(clients)
     known, shares = torch.rand(clients, device="cuda") < 0.7, torch.rand(clients, 8, device="cuda")
     found = []
     for version in (gpu, reference):
         own = shares.double()
         found.append(
-            [*version.select_participants(known, own, on_gpu(clients // 2), on_gpu(heard)), own]
+            [*version.select_participants(known, own, on_gpu(clients // 2), on_gpu(included)), own]
         )
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 

@@ -91,7 +91,7 @@ def test_compiled_differences_of_whole_numbers_are_exact(cpu, slots, n):
 
 @for_every_way_to_keep
 @pytest.mark.parametrize("slots", [2, 3, 5, 8, 11, 16])
-def test_compiled_exchange_equals_the_plain_one(cpu, slots, keep, entry_keep):
+def test_compiled_store_equals_the_plain_one(cpu, slots, keep, entry_keep):
     for size, whole in ((1, False), (17, True), (300, False), (SIZES[-1], True)):
         case = Case(slots, 3, slots, size, whole=whole)
         case.keep, case.entry = torch.tensor(keep), usual_entry(slots, entry_keep)
@@ -101,7 +101,7 @@ def test_compiled_exchange_equals_the_plain_one(cpu, slots, keep, entry_keep):
             assert all(torch.equal(a, b) for a, b in pairs)
 
 
-def test_compiled_exchange_of_whole_numbers_of_any_size_is_exact(cpu):
+def test_compiled_store_of_whole_numbers_of_any_size_is_exact(cpu):
     for size in SIZES:
         case = Case(size, 3, size=size, whole=True)
         pairs = zip(case.store_upload(cpu), case.store_upload(reference), strict=True)
@@ -109,7 +109,7 @@ def test_compiled_exchange_of_whole_numbers_of_any_size_is_exact(cpu):
 
 
 @pytest.mark.parametrize("n", [1, 2, 51, 1000])
-def test_compiled_exchange_reaches_one_client_of_any_number(cpu, n):
+def test_compiled_store_reaches_one_client_of_any_number(cpu, n):
     for client in {0, n // 2, n - 1}:
         case = Case(n, n, slots=3, size=33)
         case.arrival = case.arrival._replace(client=torch.tensor(client))
@@ -134,7 +134,7 @@ def test_memory_after_an_upload_is_what_numpy_says(request, version, keep, entry
     assert torch.equal(memory.known, expected)
 
 
-def test_exchange_modifies_nothing_but_the_memory(cpu):
+def test_store_modifies_nothing_but_the_memory(cpu):
     case = Case(2, 4)
     shown = [*case.arrival, case.entry.places, case.entry.keep, case.weights, case.keep]
     copies = [tensor.clone() for tensor in shown]
@@ -232,7 +232,7 @@ def arrivals(server, state, count, seed):
     generator = torch.Generator().manual_seed(seed)
     hessian = 0.5 + torch.rand(size, generator=generator)
     centre = torch.randn(server.num_clients, size, generator=generator)
-    # The last client is heard of rarely: its products with the model are carried for long.
+    # The last client is included of rarely: its products with the model are carried for long.
     often = np.r_[np.ones(server.num_clients - 1), 0.002]
     clients = rng.choice(server.num_clients, size=count, p=often / often.sum())
     clients[: server.num_clients] = np.arange(server.num_clients)
@@ -265,7 +265,7 @@ def test_inner_products_are_still_right_after_thousands_of_arrivals(kernels, cou
     # Never older than the last upload; of float32 products where compiled.
     assert gram <= (1e-12 if kernels is always_plain else 1e-6)
     # The model is rounded to float32 at each step and its products with a vector are not: this is
-    # what has added up since the client was last heard of, far below the 1e-3 that would matter.
+    # what has added up since the client was last included of, far below the 1e-3 that would matter.
     assert along <= 1e-6
     assert squared <= 1e-6
 
@@ -284,16 +284,16 @@ def test_direction_too_long_to_take_does_not_move_the_model(kernels, squared):
 
 
 @for_both_kernels
-@pytest.mark.parametrize("heard", [False, True])
+@pytest.mark.parametrize("included", [False, True])
 @pytest.mark.parametrize("before", [False, True])
-def test_client_is_heard_with_its_upload_alone(kernels, heard, before):
+def test_client_takes_part_with_its_upload_alone(kernels, included, before):
     known = torch.tensor([True, before, False, True])
     shares = torch.arange(1.0, 17, dtype=torch.float64).view(4, 4)
     others = shares[[0, 2, 3]].clone()
     with kernels():
-        present, count = select_participants(known, shares, torch.tensor(1), torch.tensor(heard))
-    assert present.tolist() == [True, heard, False, True]
-    assert int(count) == 2 + heard
+        present, count = select_participants(known, shares, torch.tensor(1), torch.tensor(included))
+    assert present.tolist() == [True, included, False, True]
+    assert int(count) == 2 + included
     assert shares[1].tolist() == [1, 0, 0, 0]
     assert torch.equal(shares[[0, 2, 3]], others)
     assert known.tolist() == [True, before, False, True]

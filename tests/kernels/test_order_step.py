@@ -207,11 +207,11 @@ def test_upload_of_any_client_reaches_its_own_rows_only(cpu, client):
 
 
 @for_every_rule
-@pytest.mark.parametrize("liars", [1, 3, 7])
+@pytest.mark.parametrize("attackers", [1, 3, 7])
 @pytest.mark.parametrize("size", [1e12, 1e17])
-def test_huge_uploads_are_ordered_like_any_other(cpu, rule, liars, size):
-    case = Case(liars, 7)
-    case.rows[:liars] *= size  # 300 coordinates: as long as the server lets pass
+def test_huge_uploads_are_ordered_like_any_other(cpu, rule, attackers, size):
+    case = Case(attackers, 7)
+    case.rows[:attackers] *= size  # 300 coordinates: as long as the server lets pass
     case.check_step(cpu, rule)
 
 

@@ -25,6 +25,12 @@ def test_assumed_malicious_are_the_share_rounded_up_and_a_minority(count, share)
     assert found < count / 2
 
 
+@pytest.mark.parametrize(("count", "share"), [(100, 0.07), (25, 0.28), (100, 0.29)])
+def test_assumed_malicious_are_exact_where_the_product_rounds_up(count, share):
+    exact = round(100 * share) * count // 100
+    assert int(assumed_malicious(torch.tensor(count), share)) == exact
+
+
 def test_nobody_has_no_malicious_among_them():
     assert int(assumed_malicious(torch.tensor(0), 0.2)) == 0
 

@@ -11,9 +11,9 @@ def lower_median(values):
     return sorted(values)[(len(values) - 1) // 2]
 
 
-def cosines_from(centre, records):
-    """Between directions (unit vectors), seen from a centre."""
-    moved = [record - centre for record in records]
+def cosines_from(centre, histories):
+    """Cosines between directions (unit vectors), seen from a centre."""
+    moved = [history - centre for history in histories]
     lengths = [max(np.linalg.norm(vector), 1e-2) for vector in moved]
     return [
         [a @ b / (la * lb) for b, lb in zip(moved, lengths, strict=True)]
@@ -21,66 +21,66 @@ def cosines_from(centre, records):
     ]
 
 
-def similarity_weights(records, similarity_penalty, disagreement_penalty):
-    """Weights of clients, from what each said over a longer time."""
-    count = len(records)
-    units = [r / np.linalg.norm(r) if np.linalg.norm(r) > 1e-15 else 0 * r for r in records]
+def similarity_weights(histories, similarity_penalty, disagreement_penalty):
+    """Weights of clients, from their update histories."""
+    count = len(histories)
+    units = [r / np.linalg.norm(r) if np.linalg.norm(r) > 1e-15 else 0 * r for r in histories]
     weights = [1.0] * count
     for _ in range(3):
         centre = sum(w * u for w, u in zip(weights, units, strict=True)) / (sum(weights) or 1)
         cosines = cosines_from(centre, units)
-        crowds = [max(1.0, sum(c**2 for c in row if c > 0)) for row in cosines]
-        usual = lower_median(crowds)
-        capped = [min(1.0, usual / crowd) ** similarity_penalty for crowd in crowds]
+        group_sizes = [max(1.0, sum(c**2 for c in row if c > 0)) for row in cosines]
+        median = lower_median(group_sizes)
+        capped = [min(1.0, median / size) ** similarity_penalty for size in group_sizes]
         shares = []
         for k, row in enumerate(cosines):
-            backing = sum(w * c**2 for w, c in zip(capped, row, strict=True) if c > 0)
-            blame = sum(w * c**2 for w, c in zip(capped, row, strict=True) if c < 0)
-            backing = max(backing, capped[k])
-            shares.append(backing / (backing + blame))
-        usual = lower_median(shares)
+            support = sum(w * c**2 for w, c in zip(capped, row, strict=True) if c > 0)
+            opposition = sum(w * c**2 for w, c in zip(capped, row, strict=True) if c < 0)
+            support = max(support, capped[k])
+            shares.append(support / (support + opposition))
+        median = lower_median(shares)
         weights = [
-            cap * min(1.0, share / usual) ** disagreement_penalty
+            cap * min(1.0, share / median) ** disagreement_penalty
             for cap, share in zip(capped, shares, strict=True)
         ]
     return weights
 
 
-def constant(told):
-    """Weights from how much of each record is not what noise would leave."""
-    said = [
-        (t["record"] @ t["record"] / max(t["loud"], 1e-30) - t["noise"]) / max(1 - t["noise"], 0.5)
-        for t in told
+def consistency_weights(stats, histories):
+    """Weights from the share of each update history that is not what noise would leave."""
+    shares = [
+        (h @ h / max(s["mean_square"], 1e-30) - s["noise"]) / max(1 - s["noise"], 0.5)
+        for s, h in zip(stats, histories, strict=True)
     ]
-    judged = [t["noise"] < 0.5 for t in told]
-    usual = [s for s, j in zip(said, judged, strict=True) if j]
-    usual = lower_median(usual) if usual else math.inf
-    if not 0 < usual < math.inf:
-        return [1.0] * len(told)
+    rated = [s["noise"] < 0.5 for s in stats]
+    median = [share for share, r in zip(shares, rated, strict=True) if r]
+    median = lower_median(median) if median else math.inf
+    if not 0 < median < math.inf:
+        return [1.0] * len(stats)
     return [
-        min(max(((s + 0.005) / usual - 0.1) / 0.2, 0.0), 1.0) if j else 1.0
-        for s, j in zip(said, judged, strict=True)
+        min(max(((share + 0.005) / median - 0.1) / 0.2, 0.0), 1.0) if r else 1.0
+        for share, r in zip(shares, rated, strict=True)
     ]
 
 
-def curvature_weights(seen, memory, among):
-    """Weights from the cosines between model moves and upload changes, newest last."""
-    usual = [c["mean"] for c, a in zip(seen, among, strict=True) if a and c["count"] >= 3]
-    usual = lower_median(usual) if usual else math.inf
+def curvature_weights(stats, memory, among):
+    """Weights from the cosines between the model's moves and the uploads' changes."""
+    median = [c["mean"] for c, a in zip(stats, among, strict=True) if a and c["count"] >= 3]
+    median = lower_median(median) if median else math.inf
     weights = []
-    for client, there in zip(seen, among, strict=True):
-        if not there or client["count"] < 3 or not 0 < usual < math.inf:
+    for client, there in zip(stats, among, strict=True):
+        if not there or client["count"] < 3 or not 0 < median < math.inf:
             weights.append(1.0)
             continue
         number = min(client["count"], round((1 + memory) / (1 - memory)))
         error = math.sqrt(client["variance"] / number)
-        ratio = (client["mean"] + error) / usual
+        ratio = (client["mean"] + error) / median
         weights.append(min(max((ratio - 0.25) / 0.5, 0.0), 1.0))
     return weights
 
 
 class HardenedServer:
-    """What every client said, in dictionaries."""
+    """The server, with the statistics of its clients in dictionaries."""
 
     def __init__(
         self,
@@ -93,81 +93,82 @@ class HardenedServer:
         similarity_penalty,
         disagreement_penalty,
         consistency,
-        bend,
+        curvature,
     ):
         self.n, self.clip_norm, self.clip_to_median_norm = n, clip_norm, clip_to_median_norm
-        self.short_momentum, self.long_momentum, self.arrival_decay = (
-            short_momentum,
-            long_momentum,
-            arrival_decay,
-        )
-        self.now, self.said, self.consistency, self.told = 0, {}, consistency, {}
-        self.similarity_penalty, self.disagreement_penalty, self.bend = (
-            similarity_penalty,
-            disagreement_penalty,
-            bend,
-        )
-        self.sent, self.lengths, self.word, self.record, self.curvature = {}, {}, {}, {}, {}
+        self.short_momentum, self.long_momentum = short_momentum, long_momentum
+        self.arrival_decay = arrival_decay
+        self.similarity_penalty = similarity_penalty
+        self.disagreement_penalty = disagreement_penalty
+        self.use_consistency, self.use_curvature = consistency, curvature
+        self.now, self.last_round, self.sent, self.norms = 0, {}, {}, {}
+        self.recent_update, self.update_history = {}, {}
+        self.consistency, self.curvature = {}, {}
 
     def receive(self, seen):
-        self._note_bend(seen)
-        self._remember(seen)
-        clients = sorted(self.word)
-        said = [1.0] * len(clients)
-        if self.consistency:
-            said = constant([self.told[k] | {"record": self.record[k]} for k in clients])
-        among = [share > 0 for share in said]
-        heard = [self.record[k] for k, share in zip(clients, said, strict=True) if share > 0]
-        stands = iter(similarity_weights(heard, self.similarity_penalty, self.disagreement_penalty))
-        weights = [share * next(stands) if share > 0 else 0.0 for share in said]
-        if self.bend:
-            bends = curvature_weights(
-                [self.curvature[k] for k in clients], self.long_momentum, among
-            )
-            weights = [w * b for w, b in zip(weights, bends, strict=True)]
+        self._update_curvature(seen)
+        self._update_momenta(seen)
+        clients = sorted(self.recent_update)
+        histories = [self.update_history[k] for k in clients]
+        weights = [1.0] * len(clients)
+        if self.use_consistency:
+            weights = consistency_weights([self.consistency[k] for k in clients], histories)
+        consistent = [weight > 0 for weight in weights]
+        compared = [h for h, among in zip(histories, consistent, strict=True) if among]
+        penalties = self.similarity_penalty, self.disagreement_penalty
+        found = iter(similarity_weights(compared, *penalties))
+        weights = [weight * next(found) if weight > 0 else 0.0 for weight in weights]
+        if self.use_curvature:
+            stats = [self.curvature[k] for k in clients]
+            found = curvature_weights(stats, self.long_momentum, consistent)
+            weights = [w * c for w, c in zip(weights, found, strict=True)]
         mine = weights[clients.index(seen.client)]
         self.now += 1
-        self.said[seen.client] = self.now
-        ages = [self.now - self.said[k] for k in clients]
+        self.last_round[seen.client] = self.now
+        ages = [self.now - self.last_round[k] for k in clients]
         weights = [w * self.arrival_decay**age for w, age in zip(weights, ages, strict=True)]
         total = sum(weights)
         direction = np.zeros_like(seen.weights)
         for weight, k in zip(weights, clients, strict=True):
-            direction += weight / max(total, 1e-30) * self.word[k]
+            direction += weight / max(total, 1e-30) * self.recent_update[k]
         direction *= min(1, len(clients) / min(10, self.n))
         accepted = at_most(0.5, mine, seen)
         return Outcome(accepted, total > 0, direction, {"weight": mine})
 
-    def _note_bend(self, seen):
+    def _update_curvature(self, seen):
         mine = self.curvature.setdefault(seen.client, {"mean": 0.0, "variance": 0.0, "count": 0})
         if seen.client not in self.sent:
             return
         gradient, base = self.sent[seen.client]
         move, change = seen.base - base, seen.gradient - gradient
-        lengths = np.linalg.norm(move) * np.linalg.norm(change)
-        if lengths == 0:
+        product = np.linalg.norm(move) * np.linalg.norm(change)
+        if product == 0:
             return
         rate = max(1 / (mine["count"] + 1), 1 - self.long_momentum)
-        away = move @ change / lengths - mine["mean"]
-        mine["mean"] += rate * away
-        mine["variance"] = (1 - rate) * (mine["variance"] + rate * away**2)
+        deviation = move @ change / product - mine["mean"]
+        mine["mean"] += rate * deviation
+        mine["variance"] = (1 - rate) * (mine["variance"] + rate * deviation**2)
         mine["count"] += 1
 
-    def _remember(self, seen):
+    def _update_momenta(self, seen):
         k, gradient = seen.client, seen.gradient
         length = np.linalg.norm(gradient)
         if k not in self.sent:
             length = min(length, self.clip_norm)
-        self.sent[k], self.lengths[k] = (gradient, seen.base), length
+        self.sent[k], self.norms[k] = (gradient, seen.base), length
         if self.clip_to_median_norm:
-            length = min(length, lower_median(list(self.lengths.values())))
+            length = min(length, lower_median(list(self.norms.values())))
         whole = np.linalg.norm(gradient)
         upload = gradient * (length / whole) if whole > length else gradient
-        for kind, memory in ((self.word, self.short_momentum), (self.record, self.long_momentum)):
+        momenta = (
+            (self.recent_update, self.short_momentum),
+            (self.update_history, self.long_momentum),
+        )
+        for kind, memory in momenta:
             kind[k] = memory * kind[k] + (1 - memory) * upload if k in kind else upload
-        memory = self.long_momentum if k in self.told else 0.0
-        before = self.told.get(k, {"loud": 0.0, "noise": 0.0})
-        self.told[k] = {
-            "loud": memory * before["loud"] + (1 - memory) * (upload @ upload),
+        memory = self.long_momentum if k in self.consistency else 0.0
+        before = self.consistency.get(k, {"mean_square": 0.0, "noise": 0.0})
+        self.consistency[k] = {
+            "mean_square": memory * before["mean_square"] + (1 - memory) * (upload @ upload),
             "noise": memory**2 * before["noise"] + (1 - memory) ** 2,
         }

@@ -65,7 +65,7 @@ def blended(
     colluders = _after(colluders, kept, honest, gradient, view.attacker_index)
     own, honestly = directions(torch.stack([gradient, colluders.honest]))
     share = strength * _best_share(defense, kept, colluders, malicious, -honestly)
-    length = lower_median(kept.stats.lengths, known).to(gradient.dtype)
+    length = lower_median(kept.stats.norms, known).to(gradient.dtype)
     lie = length * ((1 - share**2) ** 0.5 * own - share * honestly)
     return torch.where(honest.any(), lie, gradient), colluders
 

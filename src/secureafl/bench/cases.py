@@ -1,4 +1,4 @@
-"""What is measured: numbers of clients, sizes of the model, and pairs remembered."""
+"""The cases of a benchmark: numbers of clients, parameters, and stored L-BFGS pairs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FLOAT_BYTES = 4
 
 
 class Case(NamedTuple):
-    """One setting of the server."""
+    """One size of the server's problem."""
 
     clients: int  # n
     parameters: int  # d
@@ -20,12 +20,12 @@ class Case(NamedTuple):
 
     @property
     def values_bytes(self) -> int:
-        """One vector of every client."""
+        """Bytes of one vector per client."""
         return self.clients * self.parameters * FLOAT_BYTES
 
     @property
     def memory_bytes(self) -> int:
-        """All vectors L-BFGS remembers: last upload, its base, and a step and a change per pair."""
+        """Bytes L-BFGS stores: last upload, its base model, and a step and a change per pair."""
         return (2 + 2 * self.buffer) * self.values_bytes if self.buffer else 0
 
     def __str__(self) -> str:
@@ -34,7 +34,7 @@ class Case(NamedTuple):
 
 
 class Scope(NamedTuple):
-    """How much is measured."""
+    """The cases a benchmark goes through."""
 
     clients: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -43,7 +43,7 @@ class Scope(NamedTuple):
 
     @property
     def main(self) -> Case:
-        """The first of each, with the default number of pairs if that is among those asked for."""
+        """The first of each list, with the default number of pairs where that was asked for."""
         usual = Lbfgs().buffer_size
         buffer = usual if usual in self.buffers else self.buffers[0]
         return Case(self.clients[0], self.sizes[0], buffer)
@@ -57,7 +57,7 @@ class Scope(NamedTuple):
 
     @property
     def other_sizes(self) -> list[Case]:
-        """Every other pair of clients and parameters, the cheapest first."""
+        """All other combinations of clients and parameters, the cheapest first."""
         if self.quick:
             return []
         pairs = itertools.product(self.clients, self.sizes)
@@ -66,7 +66,7 @@ class Scope(NamedTuple):
 
 
 def read_numbers(option: str, text: str, most: int) -> tuple[int, ...]:
-    """Whole numbers with commas between, none of them twice."""
+    """Read whole numbers separated by commas; duplicates are dropped."""
     words = [word.strip() for word in text.split(",") if word.strip()]
     numbers = [int(word) for word in words if word.isascii() and word.isdigit()]
     fits = bool(words) and len(numbers) == len(words)

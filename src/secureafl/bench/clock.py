@@ -1,4 +1,4 @@
-"""Milliseconds of a call: by the host's clock, or by a GPU's own."""
+"""Time a call by the host's clock, or by the GPU's own."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _BATCH = 10  # calls between two marks on a GPU: a single one would be mostly it
 
 
 class Timing(NamedTuple):
-    """What one measurement gave."""
+    """The result of one measurement."""
 
     milliseconds: list[float]  # of one step or call; one entry per sample
     state_bytes: int = 0  # all tensors that survive a step
 
 
 def attempts(repeats: int) -> Iterator[int]:
-    """Numbers up to `repeats`, or fewer once they have taken long enough."""
+    """Count up to `repeats`, or stop earlier once enough time has passed."""
     start = time.perf_counter()
     for number in range(repeats):
         if number >= _FEWEST and time.perf_counter() - start > _SECONDS:
@@ -29,7 +29,7 @@ def attempts(repeats: int) -> Iterator[int]:
 
 
 def sample(call: Callable[[], object], device: torch.device, repeats: int = 10) -> list[float]:
-    """Milliseconds of a call, several times, after one that does not count."""
+    """Milliseconds of several calls, after a warm-up call."""
     call()
     if device.type == "cuda":
         return [gpu_milliseconds(call, _BATCH) for _ in attempts(repeats)]
@@ -37,7 +37,7 @@ def sample(call: Callable[[], object], device: torch.device, repeats: int = 10) 
 
 
 def gpu_milliseconds(call: Callable[[], object], times: int) -> float:
-    """Mean over so many calls in a row on the current stream."""
+    """Mean milliseconds of so many calls in a row on the current stream."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()
     for _ in range(times):

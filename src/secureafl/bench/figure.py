@@ -29,7 +29,7 @@ _OURS = "secure_afl"
 _AXES = {
     "clients": "clients n",
     "parameters": "parameters d",
-    "buffer": "pairs remembered ε",
+    "buffer": "stored pairs ε",
 }
 
 
@@ -54,7 +54,7 @@ def draw(rows: Sequence[Row], main: Case, hardware: str) -> bytes:
 
 
 def _belongs(row: Row, main: Case, field: str) -> bool:
-    """Whether only this field differs from the main case."""
+    """Whether a case differs from the main one in this field alone."""
     case = Case(row.clients, row.parameters, row.buffer or main.buffer)
     if field == "buffer" and row.buffer is None:
         return False
@@ -79,7 +79,7 @@ def _panel(axis: Axes, rows: list[Row], field: str) -> None:
 
 
 def _references(axis: Axes, x: list[int], ours: list[Row]) -> None:
-    """The floor, and how our time would grow if it grew as the memory does."""
+    """Draw the floor, and a line in proportion to the memory through our first point."""
     floor = [row.floor_milliseconds or 0 for row in ours]
     in_proportion = [ours[0].milliseconds * value / floor[0] for value in floor]
     # The marker shows where there is a single point, too.

@@ -17,7 +17,7 @@ from secureafl.kernels.dispatch import Kernels, version_for
 
 
 class Ahead(NamedTuple):
-    """What is measured next."""
+    """The measurement that comes next."""
 
     number: int  # from 1
     total: int
@@ -25,7 +25,7 @@ class Ahead(NamedTuple):
 
 
 class Findings:
-    """Collects what is measured; whole whenever the measuring is interrupted."""
+    """Collects measurements; complete up to the point where a benchmark is interrupted."""
 
     def __init__(self, scope: Scope, device: torch.device) -> None:
         self.main, self.device = scope.main, device
@@ -37,7 +37,7 @@ class Findings:
         self._date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
     def gather(self) -> Iterator[Ahead]:
-        """Measure everything, and say before each measurement what comes."""
+        """Take all measurements; yields each one's progress before it starts."""
         total = 2 + len(self._jobs)
         yield Ahead(1, total, "read and copy bandwidth")
         self.bandwidth = machine.measure_bandwidth(self.main, self.device)
@@ -54,7 +54,7 @@ class Findings:
         self.bandwidth = self.bandwidth.best(again)
 
     def rows(self) -> list[Row]:
-        """What was measured so far."""
+        """The measurements so far."""
         return make_rows(self.measured, self.bandwidth, self.main) if self.bandwidth else []
 
     def report(self, finished: bool, command: str, kernels: Kernels) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import torch
 
 from secureafl.bench.clock import Timing, gpu_milliseconds
 from secureafl.bench.host import tensor_bytes
-from secureafl.bench.load import RATE, fill, make_load, make_trusted
+from secureafl.bench.load import RATE, fill, make_load, make_root_data
 from secureafl.core.server import Server
 from secureafl.core.trees import name_tensors
 from secureafl.defenses.secure_afl import State
@@ -37,13 +37,13 @@ class Replica(NamedTuple):
     state: Any  # what the recorded step reads and writes; it must outlive the graph
 
     def launch(self) -> None:
-        """One arrival, on the replica's own stream."""
+        """Replay one arrival on the replica's own stream."""
         with torch.cuda.stream(self.stream):
             self.step()
 
 
 def time_replayed(defense: Defense, case: Case, device: torch.device) -> Timing:
-    """An arrival at one server."""
+    """Time of an arrival at one server."""
     replica = _record(defense, case, device)
     with torch.cuda.stream(replica.stream):
         times = [gpu_milliseconds(replica.step, _REPLAYS) for _ in range(_SAMPLES)]
@@ -51,7 +51,7 @@ def time_replayed(defense: Defense, case: Case, device: torch.device) -> Timing:
 
 
 def time_replicas(defense: Defense, case: Case, device: torch.device, count: int) -> Timing:
-    """An arrival at one of `count` servers that take turns on streams of their own."""
+    """Time of an arrival with `count` servers that take turns on streams of their own."""
     replicas = [_record(defense, case, device) for _ in range(count)]
     here = torch.cuda.current_stream(device)
 
@@ -79,9 +79,9 @@ def _record(defense: Defense, case: Case, device: torch.device) -> Replica:
 
 
 def make_step(defense: Defense, case: Case, device: torch.device) -> tuple[Callable[[], None], Any]:
-    """A step that leaves model and state where they were, and that state."""
+    """A step whose results are copied back to where its inputs lie, and the state it works on."""
     load = make_load(case.parameters, device)
-    server = Server(defense, case.clients, RATE, make_trusted(device))
+    server = Server(defense, case.clients, RATE, make_root_data(device))
     weights, gradient = load.start, load.upload(0, load.start)
     state = defense.init(case.clients, weights)
     if isinstance(state, State) and case.buffer:

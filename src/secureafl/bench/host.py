@@ -1,4 +1,4 @@
-"""Arrivals at a server on the CPU, one by one as they come in a deployment."""
+"""Time arrivals at a server on the CPU, one by one as in a deployment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from secureafl.bench.clock import Timing, attempts
-from secureafl.bench.load import RATE, fill, make_load, make_trusted
+from secureafl.bench.load import RATE, fill, make_load, make_root_data
 from secureafl.core.server import Server, Upload
 from secureafl.core.trees import name_tensors
 from secureafl.defenses.secure_afl import State
@@ -26,9 +26,9 @@ _MANY_CLIENTS, _MANY_VALUES = 300, 20_000_000
 
 
 def time_arrivals(defense: Defense, case: Case) -> Timing:
-    """An arrival, from the upload to the new model, once every buffer is full."""
+    """Time of an arrival, from the upload to the new model, once every buffer is full."""
     load = make_load(case.parameters, _CPU)
-    server = Server(defense, case.clients, RATE, make_trusted(_CPU))
+    server = Server(defense, case.clients, RATE, make_root_data(_CPU))
     state = server.start(load.start)
     for _ in range(_warm_ups(state, case)):
         state, _ = _arrive(server, state, load)
@@ -40,7 +40,7 @@ def time_arrivals(defense: Defense, case: Case) -> Timing:
 
 
 def _warm_ups(state: ServerState, case: Case) -> int:
-    """Arrivals that do not count; a memory that is too large for them is filled at once."""
+    """Warm up with arrivals; a memory too large for that is filled directly."""
     if not isinstance(state.defense, State) or not case.buffer:
         return _WARM_UPS
     if case.clients < _MANY_CLIENTS and case.clients * case.parameters <= _MANY_VALUES:
@@ -59,5 +59,5 @@ def _arrive(server: Server, state: ServerState, load: Load) -> tuple[ServerState
 
 
 def tensor_bytes(state: object) -> int:
-    """All tensors of a state."""
+    """Bytes of all tensors of a state."""
     return sum(tensor.nbytes for tensor in name_tensors(state, "").values())

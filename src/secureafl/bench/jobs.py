@@ -1,4 +1,4 @@
-"""Everything there is to measure, in an order that makes sense of an early end."""
+"""The measurements of a benchmark, the most important ones first."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from secureafl.core.protocols import Defense
 from secureafl.defenses import DEFENSES, SecureAfl, SecureAflHardened
 from secureafl.estimators import Lbfgs
 
-# Those of the paper's tables that this installation has, beside SecureAFL.
-_REMEMBER_NOTHING = [name for name in ("async_sgd", "zeno_pp", "aflguard") if name in DEFENSES]
+# The other defences of the paper's tables that this installation has.
+_WITHOUT_MEMORY = [name for name in ("async_sgd", "zeno_pp", "aflguard") if name in DEFENSES]
 _REPLICAS = 8
 _MOST_OF_FREE = 0.6  # of the memory that is free, for what a job is known to need
 # Room beside what is known: temporary vectors of a step; sorted copies and their indices.
@@ -35,7 +35,7 @@ class Job(NamedTuple):
     device: torch.device
     measure: Callable[[], Timing]
     needed_bytes: int
-    floor_bytes: int | None  # read at least; None: the method remembers nothing
+    floor_bytes: int | None  # read at least; None: the method stores no vectors
     yardstick: str = "plain"  # the method it is compared with, in the same case
     replicas: int = 1
 
@@ -45,7 +45,7 @@ class Job(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A job that was done."""
+    """A job with its result."""
 
     job: Job
     timing: Timing
@@ -53,7 +53,7 @@ class Measured(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """A job that was not."""
+    """A job that could not be measured, and why."""
 
     job: Job
     reason: str
@@ -65,7 +65,7 @@ def plan(scope: Scope, device: torch.device) -> list[Job]:
     if device.type == "cuda":
         jobs.append(_replicas(scope.main, device))
     for case in scope.other_buffers:
-        jobs += _remembering(case, device)
+        jobs += _with_memory(case, device)
     for case in scope.other_sizes:
         jobs += _steps(case, device)
     return jobs
@@ -91,7 +91,7 @@ def carry_out(job: Job) -> Measured | Skipped:
 
 
 def _steps(case: Case, device: torch.device) -> list[Job]:
-    jobs = _remembering(case, device)
+    jobs = _with_memory(case, device)
     case = case._replace(buffer=None)
     needed = _VECTORS_OF_A_STEP * case.parameters * FLOAT_BYTES
     hardened = functools.partial(_time_defense, SecureAflHardened(), case, device)
@@ -99,13 +99,13 @@ def _steps(case: Case, device: torch.device) -> list[Job]:
     jobs.append(
         Job("secure_afl_hardened", case, device, hardened, 4 * vectors + needed, 2 * vectors)
     )
-    for name in _REMEMBER_NOTHING:
+    for name in _WITHOUT_MEMORY:
         measure = functools.partial(_time_defense, DEFENSES[name](), case, device)
         jobs.append(Job(name, case, device, measure, needed, floor_bytes=None))
     return jobs
 
 
-def _remembering(case: Case, device: torch.device) -> list[Job]:
+def _with_memory(case: Case, device: torch.device) -> list[Job]:
     needed = case.memory_bytes
     plain = functools.partial(time_plain, case, device)
     ours = functools.partial(_time_defense, _secure_afl(case), case, device)

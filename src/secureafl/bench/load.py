@@ -1,4 +1,4 @@
-"""What the measured servers get to do: uploads, trusted samples, and a memory already full."""
+"""The load on the measured servers: uploads, root data, and a memory that is already full."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Load(NamedTuple):
     noise: list[Tensor]
 
     def upload(self, number: int, weights: Tensor) -> Tensor:
-        """The gradient that arrives as this number."""
+        """The gradient of this upload, by its number."""
         return SLOPE * weights + self.noise[number % len(self.noise)]
 
 
 def make_load(size: int, device: torch.device) -> Load:
-    """The same numbers at every call."""
+    """Draw the load; the same numbers at every call."""
     draw = torch.Generator(device).manual_seed(SEED)
     start, *noise = (torch.randn(size, generator=draw, device=device) for _ in range(5))
     return Load(0.05 * start, [0.01 * vector for vector in noise])
@@ -39,29 +39,29 @@ def make_load(size: int, device: torch.device) -> Load:
 
 @dataclass  # not frozen: the protocol's labels may be set
 class Quadratic:
-    """RootData samples (`core.protocols.RootData`) that cost next to nothing to look at.
+    """Root data (`core.protocols.RootData`) that costs next to nothing to evaluate.
 
-    So what is measured is the defence, not the server's own forward and backward pass.
+    So the defence is measured, not the server's own forward and backward pass.
     """
 
     labels: Tensor
 
     def gradient(self, weights: Tensor) -> Tensor:
-        """Of the clients' quadratic, without noise."""
+        """Gradient of the clients' quadratic, without noise."""
         return SLOPE * weights
 
     def outputs(self, weights: Tensor) -> Tensor:
-        """One class for the one sample."""
+        """Outputs of a model with a single class."""
         return weights.new_ones(len(self.labels), 1)
 
 
-def make_trusted(device: torch.device) -> Quadratic:
-    """One sample."""
+def make_root_data(device: torch.device) -> Quadratic:
+    """Root data of one sample."""
     return Quadratic(torch.zeros(1, dtype=torch.int64, device=device))
 
 
 def fill(state: State, size: int) -> None:
-    """Write a memory, in place, as if every client had uploaded often: for when that takes long.
+    """Fill a memory in place as if every client had uploaded often, where that would take too long.
 
     Base models and steps are drawn at random and gradients are SLOPE times them, so the pairs pass
     the curvature test. Adding up all inner products would take longer than the measurement: the

@@ -31,13 +31,13 @@ class Bandwidth(NamedTuple):
     device: str  # cpu or cuda
 
     def best(self, other: Bandwidth) -> Bandwidth:
-        """Of two measurements."""
+        """The better of two measurements, figure by figure."""
         read, copy = max(self.read, other.read), max(self.copy, other.copy)
         return self._replace(read=read, copy=copy)
 
 
 def measure_bandwidth(case: Case, device: torch.device) -> Bandwidth:
-    """On a buffer as large as the memory of the case, or as fits twice."""
+    """Measure on a buffer as large as the case's memory, or the largest that fits twice."""
     size = int(min(case.memory_bytes, free_memory(device) / 4)) // FLOAT_BYTES
     buffer = torch.ones(size, device=device)
     other = torch.empty_like(buffer)
@@ -48,7 +48,7 @@ def measure_bandwidth(case: Case, device: torch.device) -> Bandwidth:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that can be had on the device."""
+    """Free bytes on the device."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
         return torch.cuda.mem_get_info(device)[0]
@@ -61,7 +61,7 @@ def free_memory(device: torch.device) -> int:
 
 
 def reset_peak(device: torch.device) -> None:
-    """Let `peak_memory` begin anew."""
+    """Reset what `peak_memory` measures."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     else:
@@ -70,7 +70,7 @@ def reset_peak(device: torch.device) -> None:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Most bytes held at a time: by torch on a GPU, by the whole process on a CPU."""
+    """Peak memory in bytes: torch's on a GPU, the whole process's on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     try:
@@ -81,7 +81,7 @@ def peak_memory(device: torch.device) -> int:
 
 
 def describe_machine() -> dict[str, Any]:
-    """The computer, for people who compare figures."""
+    """A description of the computer, for people who compare figures."""
     return {
         "system": platform.system(),
         "architecture": platform.machine(),
@@ -99,7 +99,7 @@ def device_name(device: torch.device) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of everything that has a part in the figures and is installed."""
+    """Versions of the installed packages that affect the figures."""
     found = {"python": platform.python_version(), "secureafl": __version__}
     for name in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -109,7 +109,7 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def _processor() -> str:
-    """Its name where the system tells it, else its kind."""
+    """The processor's name where the system tells it, else its architecture."""
     with contextlib.suppress(OSError):
         asked = subprocess.run(["lscpu"], capture_output=True, text=True, env={"LC_ALL": "C"})
         for line in asked.stdout.splitlines():

@@ -17,7 +17,7 @@ _CLOSE = 0.01  # 139,960 parameters are the paper's 140,000
 
 
 class PaperFigure(NamedTuple):
-    """One entry of its tables."""
+    """One entry of the paper's tables."""
 
     method: str
     clients: int
@@ -30,7 +30,7 @@ WITH_MEMORY = next(f for f in FIGURES if f[:3] == ("secure_afl", 50, 140_000))
 
 
 class Sized(Protocol):
-    """What can be found in the paper's tables."""
+    """A measurement that may have an entry in the paper's tables."""
 
     @property
     def method(self) -> str: ...  # noqa: D102
@@ -50,7 +50,7 @@ def figure_for(row: Sized) -> PaperFigure | None:
 
 
 def as_json() -> dict[str, Any]:
-    """All of it."""
+    """All entries."""
     return {
         "hardware": HARDWARE,
         "memory_bytes": MEMORY_BYTES,

@@ -28,14 +28,14 @@ Call = Callable[[], object]
 
 
 class Peer(NamedTuple):
-    """Someone's median."""
+    """A library's implementation of the median."""
 
     prepare: Callable[[Float[Tensor, "n d"]], Call]
-    on_host: bool  # knows NumPy arrays only
+    on_host: bool  # works on NumPy arrays only
 
 
 def time_peer(peer: Peer, case: Case, device: torch.device) -> Timing:
-    """One aggregation of a vector from every client."""
+    """Time of one aggregation of a vector from every client."""
     draw = torch.Generator(device).manual_seed(SEED)
     values = torch.randn(case.clients, case.parameters, generator=draw, device=device)
     return Timing(sample(peer.prepare(values), device))
@@ -66,7 +66,7 @@ def _flower(values: Tensor) -> Call:
 
 
 def _flower_round(values: Tensor) -> Call:
-    """With unpacking what clients sent and packing the new model, as its strategy does."""
+    """Flower's whole strategy step: unpack the uploads, aggregate, pack the new model."""
     common = importlib.import_module("flwr.common")
     strategy: Any = importlib.import_module("flwr.server.strategy").FedMedian()
     fine = common.Status(common.Code.OK, "")

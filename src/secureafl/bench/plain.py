@@ -1,4 +1,4 @@
-"""SecureAFL's server step written straight down in torch: the yardstick, not the product.
+"""SecureAFL's server step in straightforward torch, as a baseline for comparison.
 
 Rows per client, every estimate in memory, a sort over clients. It knows neither first uploads nor
 refused ones: it is the step of a server that has heard everybody often enough.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Plain:
-    """What is remembered, oldest pair first, and the step on it: L-BFGS and median."""
+    """The stored vectors, oldest pair first, and the step on them: L-BFGS and median."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Plain:
 
     @property
     def state_bytes(self) -> int:
-        """All tensors that survive a step."""
+        """Bytes of all tensors that survive a step."""
         kept = (self.gradient, self.base, self.steps, self.changes, self.cross, self.among)
         return sum(tensor.nbytes for tensor in kept)
 
@@ -82,7 +82,7 @@ def sorted_median(values: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
 
 
 def random_plain(case: Case, device: torch.device) -> Plain:
-    """Memory of clients whose gradients follow a quadratic, on models anywhere."""
+    """A memory of clients whose gradients follow a quadratic, at random models."""
     assert case.buffer
     draw = torch.Generator(device).manual_seed(SEED)
     base = torch.randn(case.clients, case.parameters, generator=draw, device=device)
@@ -92,7 +92,7 @@ def random_plain(case: Case, device: torch.device) -> Plain:
 
 
 def time_plain(case: Case, device: torch.device) -> Timing:
-    """An arrival of the plain version, with its step on the model."""
+    """Time of an arrival in the plain version, with its step on the model."""
     load, plain = make_load(case.parameters, device), random_plain(case, device)
     weights, numbers = load.start, itertools.count()
 

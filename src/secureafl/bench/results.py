@@ -1,4 +1,4 @@
-"""What a benchmark leaves: bench.json and bench.png.
+"""The results of a benchmark: bench.json and bench.png.
 
     schema        1; changes when a field changes its meaning
     finished      false after an interrupt: later measurements are missing
@@ -44,14 +44,14 @@ class Row(NamedTuple):
     method: str
     clients: int
     parameters: int
-    buffer: int | None  # pairs remembered; None where nothing depends on it
+    buffer: int | None  # stored pairs; None where nothing depends on it
     replicas: int  # servers that took turns on one GPU
     device: str  # cpu or cuda
     milliseconds: float  # of one arrival at one server (or one median), the middle of the samples
     fastest: float
     slowest: float
     samples: int
-    floor_milliseconds: float | None  # reading all that is remembered once, at this bandwidth
+    floor_milliseconds: float | None  # to read all stored vectors once, at this bandwidth
     times_floor: float | None
     times_faster_than_plain: float | None  # than the yardstick: plain torch, in the same case
     state_bytes: int  # all tensors that survive an arrival
@@ -59,7 +59,7 @@ class Row(NamedTuple):
 
 
 def make_rows(done: Sequence[Measured], bandwidth: Bandwidth, main: Case) -> list[Row]:
-    """Times with what they are compared with."""
+    """Measurements together with the figures they are compared with."""
     middles = {_key(one.job): statistics.median(one.timing.milliseconds) for one in done}
     return [_row(one, bandwidth, middles.get(_yardstick(one.job, main))) for one in done]
 
@@ -86,12 +86,12 @@ def _row(one: Measured, bandwidth: Bandwidth, yardstick: float | None) -> Row:
 
 def _floor(job: Job, bandwidth: Bandwidth) -> float | None:
     if job.floor_bytes is None or job.device.type != bandwidth.device:
-        return None  # it remembers nothing, or it ran where no bandwidth was measured
+        return None  # it stores no vectors, or it ran where no bandwidth was measured
     return 1e3 * job.floor_bytes / bandwidth.read
 
 
 class _Key(NamedTuple):
-    """What makes a measurement this one and no other."""
+    """The key that identifies a measurement."""
 
     method: str
     case: Case
@@ -104,7 +104,7 @@ def _key(job: Job) -> _Key:
 
 
 def _yardstick(job: Job, main: Case) -> _Key:
-    """The plain one on the same device; it needs a buffer even where the method has none."""
+    """The baseline's key on the same device; it has a buffer even where the method has none."""
     case = job.case
     if job.yardstick == "plain" and case.buffer is None:
         case = case._replace(buffer=main.buffer)
@@ -112,7 +112,7 @@ def _yardstick(job: Job, main: Case) -> _Key:
 
 
 def skipped_as_json(skipped: Sequence[Skipped]) -> list[dict[str, Any]]:
-    """What was not measured, and why."""
+    """The jobs that were not measured, and why."""
     return [
         {
             "method": job.method,
@@ -125,7 +125,7 @@ def skipped_as_json(skipped: Sequence[Skipped]) -> list[dict[str, Any]]:
 
 
 def open_folder(path: Path) -> None:
-    """Make the folder, before anything is measured for nothing."""
+    """Create the folder before measuring, so that no measurement is lost."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         probe = path / f".{FILE}"
@@ -138,7 +138,7 @@ def open_folder(path: Path) -> None:
 
 
 def write(path: Path, report: dict[str, Any], picture: bytes) -> None:
-    """Both files; those of an earlier benchmark are replaced."""
+    """Write both files; those of an earlier benchmark are replaced."""
     text = json.dumps(report, indent=1, allow_nan=False)
     for name, content in ((FILE, text.encode()), (PICTURE, picture)):
         try:

@@ -1,8 +1,8 @@
-"""How far each client is trusted, from what the clients say of each other and of the model's way.
+"""Trust weights of the clients, from how their updates relate to each other and to the model.
 
-Nothing here sees a gradient: the inner products of what the clients say (n x n) are enough. All
-weights lie between 0 and 1. A weight of 1 is what a typical client has, so a client can lose by
-being unlike the others, but never gain.
+No gradient is needed here: the inner products of the clients' update histories (n x n) and a few
+statistics per client are enough. All weights lie between 0 and 1. A typical client has weight 1, so
+a client can lose weight by being unlike the others, but never gain any.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-TURNS = 3  # the centre follows the weights, and they the centre
-TINY = 1e-30
-CENTRAL = 1e-4  # squared: who stands in the middle up to a hundredth stands with and against nobody
-SILENT, SAYS = 0.1, 0.3  # of what the usual record says: no trust below, full trust above
-DOUBT = 0.005  # of a record's square, which lengths that change may leave of noise
-LEAST, ENOUGH = 0.25, 0.75  # of the usual bend: no trust below, full trust above
-SEEN = 3  # changes of a client before its bend is judged
-FEW = 10  # clients: of so few most could be liars
+TINY = 1e-30  # keeps denominators above 0
+CENTRE_ITERATIONS = 3  # the centre depends on the weights, and the weights on the centre
+MIN_SQUARED_DISTANCE = 1e-4  # from the centre; nearer than that a direction means nothing
+# Relative to the median client's consistency: no weight below one, full weight above the other.
+MIN_CONSISTENCY, FULL_CONSISTENCY = 0.1, 0.3
+NOISE_ALLOWANCE = 0.005  # added to every consistency: changing norms distort the share of noise
+# Relative to the median client's curvature, likewise.
+MIN_CURVATURE, FULL_CURVATURE = 0.25, 0.75
+MIN_OBSERVATIONS = 3  # of a client's curvature before it affects the client's weight
+FULL_STEP_CLIENTS = 10  # known clients from which steps have full length; of fewer, most could lie
 
 
 def lower_median(values: Float[Tensor, " n"], which: Bool[Tensor, " n"]) -> Float[Tensor, ""]:
-    """Of the values marked, the middle one, the smaller of two; infinite if there are none."""
+    """The median of the values marked, of two middle ones the smaller; infinite without any."""
     ordered = torch.where(which, values, torch.inf).sort().values
     return row(ordered, (which.sum() - 1).clamp(min=0) // 2)
 
@@ -39,20 +41,21 @@ def similarity_weights(
     similarity_penalty: float,
     disagreement_penalty: float,
 ) -> Float[Tensor, " n"]:
-    """Weights of the known clients, from the inner products of what they say; 0 for others.
+    """Weights of the known clients from the inner products of their update histories; 0 for others.
 
-    What counts is where a client stands, seen from the middle of all: whom it stands with, and who
-    stands against it. *Crowding*: many who say the same have together hardly more weight than a
-    usual crowd. *Approval*: who is contradicted more than others loses weight.
+    Clients are compared by the cosines of their directions, seen from the weighted mean direction.
+    The *similarity penalty* keeps the joint weight of many alike clients near that of a group of
+    median size. The *disagreement penalty* lowers the weight of a client whose direction opposes
+    those of others more than is typical.
     """
     scale = torch.where(known, gram.diagonal().clamp(min=TINY).rsqrt(), 0)
-    alike = gram * scale[:, None] * scale
+    cosines = gram * scale[:, None] * scale
     weights = known.to(gram.dtype)
-    for _ in range(TURNS):
-        angles = _angles(alike, weights / weights.sum().clamp(min=TINY), known)
-        weights = _weights(
-            angles.clamp(min=0) ** 2,
-            angles.clamp(max=0) ** 2,
+    for _ in range(CENTRE_ITERATIONS):
+        centred = _centred_cosines(cosines, weights / weights.sum().clamp(min=TINY), known)
+        weights = _penalised_weights(
+            centred.clamp(min=0) ** 2,
+            centred.clamp(max=0) ** 2,
             known,
             similarity_penalty,
             disagreement_penalty,
@@ -60,56 +63,61 @@ def similarity_weights(
     return weights
 
 
-def _angles(
-    alike: Float[Tensor, "n n"], centre: Float[Tensor, " n"], known: Bool[Tensor, " n"]
+def _centred_cosines(
+    cosines: Float[Tensor, "n n"], centre: Float[Tensor, " n"], known: Bool[Tensor, " n"]
 ) -> Float[Tensor, "n n"]:
-    """Cosines of the angles between known clients, seen from the centre with these weights."""
-    along = alike @ centre
-    seen = alike - along[:, None] - along + centre @ along
-    scale = torch.where(known, seen.diagonal().clamp(min=CENTRAL).rsqrt(), 0)
-    return seen * scale[:, None] * scale
+    """Cosines between known clients' directions, seen from their mean with these weights."""
+    along = cosines @ centre
+    products = cosines - along[:, None] - along + centre @ along
+    scale = torch.where(known, products.diagonal().clamp(min=MIN_SQUARED_DISTANCE).rsqrt(), 0)
+    return products * scale[:, None] * scale
 
 
-def _weights(
-    agree: Tensor,
-    oppose: Tensor,
-    known: Tensor,
+def _penalised_weights(
+    agreement: Float[Tensor, "n n"],
+    disagreement: Float[Tensor, "n n"],
+    known: Bool[Tensor, " n"],
     similarity_penalty: float,
     disagreement_penalty: float,
 ) -> Float[Tensor, " n"]:
-    crowd = agree.sum(dim=1).clamp(min=1)  # everybody agrees with itself
-    weights = torch.where(
-        known, (lower_median(crowd, known) / crowd).clamp(max=1) ** similarity_penalty, 0
-    )
-    # A crowd's word against others weighs no more than the crowd itself.
-    backing, blame = torch.maximum(agree @ weights, weights), oppose @ weights
-    share = backing / (backing + blame).clamp(min=TINY)
+    """Weights from the squared cosines above 0 (`agreement`) and below (`disagreement`)."""
+    group_size = agreement.sum(dim=1).clamp(min=1)  # a client agrees with itself
+    relative_size = lower_median(group_size, known) / group_size
+    weights = torch.where(known, relative_size.clamp(max=1) ** similarity_penalty, 0)
+    # Weighted, so that a group opposes others with no more than the group's own weight.
+    support = torch.maximum(agreement @ weights, weights)
+    opposition = disagreement @ weights
+    share = support / (support + opposition).clamp(min=TINY)
     share = (share / lower_median(share, known).clamp(min=TINY)).clamp(max=1)
     return torch.where(known, weights * share**disagreement_penalty, 0)
 
 
 class ConsistencyStats(NamedTuple):
-    """Of each client: how much of its record noise alone would leave.
+    """Per client, what the squared norm of its update history is compared with.
 
-    Noise says something else every time, so hardly any of it stays in a record. How much does, is
-    known: every upload's share in the record squared.
+    A client's update history is a moving average of its uploads. Independent noise averages out, to
+    a share of its mean square that follows from the weights of the average alone.
     """
 
-    mean_square_norm: Float[Tensor, " n"]  # mean square of what counted of the uploads' lengths
-    noise: Float[Tensor, " n"]  # share of it that a record of noise has
+    mean_square_norm: Float[Tensor, " n"]  # moving average over the clipped uploads
+    noise: Float[Tensor, " n"]  # share of it that is left in an average of pure noise
 
 
 def no_consistency(num_clients: int, device: torch.device) -> ConsistencyStats:
-    """Nothing has been said yet."""
-    nothing = torch.zeros(num_clients, dtype=torch.float64, device=device)
-    return ConsistencyStats(nothing, nothing.clone())
+    """The statistics before the first upload."""
+    zeros = torch.zeros(num_clients, dtype=torch.float64, device=device)
+    return ConsistencyStats(zeros, zeros.clone())
 
 
 def update_consistency(
-    consistency: ConsistencyStats, client: Tensor, heard: Tensor, squared: Tensor, memory: float
+    consistency: ConsistencyStats,
+    client: Int[Tensor, ""],
+    known: Bool[Tensor, ""],
+    squared: Float[Tensor, ""],
+    memory: float,
 ) -> None:
-    """One more upload of a client's, of this squared length, in place."""
-    yes, kept = torch.ones_like(heard), memory * heard.double()
+    """Add an upload of this squared norm, in place; a client not `known` before starts anew."""
+    yes, kept = torch.ones_like(known), memory * known.double()
     mean_square_norm, noise = (row(kind, client) for kind in consistency)
     set_row(consistency.mean_square_norm, client, torch.lerp(squared, mean_square_norm, kept), yes)
     set_row(consistency.noise, client, kept**2 * noise + (1 - kept) ** 2, yes)
@@ -118,25 +126,24 @@ def update_consistency(
 def consistency_weights(
     consistency: ConsistencyStats, squared: Float[Tensor, " n"], known: Bool[Tensor, " n"]
 ) -> Float[Tensor, " n"]:
-    """Weights from how much of a record is no noise, next to what is usual.
+    """Weights from the share of a client's update history that is not noise, next to the median's.
 
-    `squared`: of the records' lengths. Nobody is judged by a few uploads, nor if the usual client
-    says next to nothing.
+    `squared` are the squared norms of the histories. A client with few uploads keeps weight 1, and
+    so do all where the median client's updates are mostly noise.
     """
     noise = consistency.noise
-    judged = known & (noise < 0.5)
-    said = (squared / consistency.mean_square_norm.clamp(min=TINY) - noise) / (1 - noise).clamp(
-        min=0.5
-    )
-    return _next_to_usual(said, DOUBT, judged, SILENT, SAYS)
+    share = squared / consistency.mean_square_norm.clamp(min=TINY) - noise
+    share = share / (1 - noise).clamp(min=0.5)
+    rated = known & (noise < 0.5)
+    return _relative_weights(share, NOISE_ALLOWANCE, rated, MIN_CONSISTENCY, FULL_CONSISTENCY)
 
 
 class CurvatureStats(NamedTuple):
-    """Of each client: how its loss bends along the model's way.
+    """Per client, moving moments of cos(s, y): the model moved by s, the client's upload by y.
 
-    An upload changed by y while the model moved by s: the cosine between them says whether the
-    client's loss bends upwards. That of who is trained for does, on average; that of who sends the
-    reverse bends downwards, and noise knows nothing of the model.
+    The cosine has the sign of the curvature of the client's loss along the model's path. It is
+    positive on average for a loss the model is trained on, negative for a reversed one, and about 0
+    for noise, which does not depend on the model.
     """
 
     mean: Float[Tensor, " n"]
@@ -145,21 +152,25 @@ class CurvatureStats(NamedTuple):
 
 
 def no_curvature(num_clients: int, device: torch.device) -> CurvatureStats:
-    """Nothing has been seen yet."""
-    nothing = torch.zeros(num_clients, dtype=torch.float64, device=device)
-    return CurvatureStats(nothing, nothing.clone(), torch.zeros_like(nothing, dtype=torch.int64))
+    """The statistics before the first observation."""
+    zeros = torch.zeros(num_clients, dtype=torch.float64, device=device)
+    return CurvatureStats(zeros, zeros.clone(), torch.zeros_like(zeros, dtype=torch.int64))
 
 
 def update_curvature(
-    curvature: CurvatureStats, client: Tensor, cosine: Tensor, keep: Bool[Tensor, ""], memory: float
+    curvature: CurvatureStats,
+    client: Int[Tensor, ""],
+    cosine: Float[Tensor, ""],
+    keep: Bool[Tensor, ""],
+    memory: float,
 ) -> CurvatureStats:
-    """One more of a client's, in place; older ones fade by `memory`."""
+    """Add a client's cosine where `keep` holds, in place; older ones decay by `memory`."""
     count = row(curvature.count, client)
     rate = (1 / (count + 1).double()).clamp(min=1 - memory)
     mean, variance = row(curvature.mean, client), row(curvature.variance, client)
-    away = cosine - mean
-    set_row(curvature.mean, client, mean + rate * away, keep)
-    set_row(curvature.variance, client, (1 - rate) * (variance + rate * away**2), keep)
+    deviation = cosine - mean
+    set_row(curvature.mean, client, mean + rate * deviation, keep)
+    set_row(curvature.variance, client, (1 - rate) * (variance + rate * deviation**2), keep)
     set_row(curvature.count, client, count + 1, keep)
     return curvature
 
@@ -167,57 +178,61 @@ def update_curvature(
 def curvature_weights(
     curvature: CurvatureStats, memory: float, among: Bool[Tensor, " n"]
 ) -> Float[Tensor, " n"]:
-    """Weights from how the clients' losses bend, next to what is usual among some.
+    """Weights from the mean curvature of each client, next to the median of those marked.
 
-    A client has the benefit of the doubt by one standard error. Where the usual loss does not bend
-    upwards, nobody can be told by this.
+    A client is credited with one standard error of its mean. Where the median is not positive, the
+    curvature tells nothing and all have weight 1.
     """
-    judged = (curvature.count >= SEEN) & among
-    numbers = curvature.count.clamp(min=1, max=remembered(memory))
-    error = (curvature.variance / numbers).sqrt()
-    return _next_to_usual(curvature.mean, error, judged, LEAST, ENOUGH)
+    rated = (curvature.count >= MIN_OBSERVATIONS) & among
+    samples = curvature.count.clamp(min=1, max=effective_samples(memory))
+    error = (curvature.variance / samples).sqrt()
+    return _relative_weights(curvature.mean, error, rated, MIN_CURVATURE, FULL_CURVATURE)
 
 
-def remembered(memory: float) -> int:
-    """How many numbers a decaying mean of them is worth."""
+def effective_samples(memory: float) -> int:
+    """The number of values whose plain mean varies as much as a moving average with this memory."""
     return round((1 + memory) / max(1 - memory, 1e-3))
 
 
-def _next_to_usual(
-    values: Tensor, doubt: Tensor | float, judged: Tensor, least: float, enough: float
+def _relative_weights(
+    values: Float[Tensor, " n"],
+    allowance: Float[Tensor, " n"] | float,
+    rated: Bool[Tensor, " n"],
+    lowest: float,
+    full: float,
 ) -> Float[Tensor, " n"]:
-    """Weights from 0, at `least` of the median of those judged, to 1, at `enough` of it.
+    """Weights that rise from 0, at `lowest` times the median of those rated, to 1, at `full` times.
 
-    `doubt` is to a client's credit. Who is not judged has 1, and so has everybody where the median
-    is not above 0.
+    The allowance is added to each value but not to the median. Clients that are not rated have
+    weight 1, and so has everybody where the median is not above 0.
     """
-    usual = lower_median(values, judged)
-    ratio = (values + doubt) / usual.clamp(min=TINY)
-    weights = ((ratio - least) / (enough - least)).clamp(min=0, max=1)
-    return torch.where(judged & (usual > 0) & (usual < torch.inf), weights, 1.0)
+    median = lower_median(values, rated)
+    ratio = (values + allowance) / median.clamp(min=TINY)
+    weights = ((ratio - lowest) / (full - lowest)).clamp(min=0, max=1)
+    return torch.where(rated & (median > 0) & (median < torch.inf), weights, 1.0)
 
 
 class ClientStats(NamedTuple):
-    """All that is noted of the clients, in numbers."""
+    """All statistics that trust weights are computed from; row k is client k's."""
 
-    lengths: Float[Tensor, " n"]  # of the last uploads
+    norms: Float[Tensor, " n"]  # of the last uploads
     consistency: ConsistencyStats
     curvature: CurvatureStats
-    gram: Float[Tensor, "n n"]  # inner products of the records
-    fresh: Float[Tensor, " n"]  # what the time since each client's word leaves of it
+    gram: Float[Tensor, "n n"]  # inner products of the update histories
+    freshness: Float[Tensor, " n"]  # decays with every arrival since the client's last upload
 
 
 def no_client_stats(num_clients: int, device: torch.device) -> ClientStats:
-    """Nothing is known of anybody."""
-    nothing = torch.zeros(num_clients, num_clients, dtype=torch.float64, device=device)
+    """The statistics before the first upload."""
+    zeros = torch.zeros(num_clients, num_clients, dtype=torch.float64, device=device)
     consistency, curvature = no_consistency(num_clients, device), no_curvature(num_clients, device)
-    return ClientStats(nothing[0].clone(), consistency, curvature, nothing, nothing[0].clone())
+    return ClientStats(zeros[0].clone(), consistency, curvature, zeros, zeros[0].clone())
 
 
 class TrustConfig(NamedTuple):
-    """What makes a client count less, and how sharply."""
+    """Which properties lower a client's weight, and how sharply."""
 
-    memory: float  # of records and bends
+    memory: float  # of update histories and curvature
     arrival_decay: float
     similarity_penalty: float
     disagreement_penalty: float
@@ -226,11 +241,11 @@ class TrustConfig(NamedTuple):
 
 
 class TrustWeights(NamedTuple):
-    """What the clients' words count for, now that one has spoken."""
+    """The weights after an upload."""
 
-    own: Float[Tensor, ""]  # its trust
-    total: Float[Tensor, ""]  # of all trust, after decay
-    shares: Float[Tensor, " n"]  # of the words in the step, in their dtype
+    own: Float[Tensor, ""]  # trust weight of the client that uploaded
+    total: Float[Tensor, ""]  # of all clients' trust weights, after decay
+    shares: Float[Tensor, " n"]  # of each recent update in the step, in the updates' dtype
 
 
 def weigh_clients(
@@ -245,32 +260,29 @@ def weigh_clients(
     stats.gram.index_copy_(0, index, exact[None])
     stats.gram.index_copy_(1, index, exact[:, None])
     trust = trust_weights(stats, known, config)
-    # An old word answers a model that is gone.
-    weights = trust * stats.fresh.mul_(config.arrival_decay).index_fill_(0, index, 1)
+    # An old update was computed at a model that the server has left.
+    weights = trust * stats.freshness.mul_(config.arrival_decay).index_fill_(0, index, 1)
     total = weights.sum()
-    # Until more clients are known, steps are shorter.
-    enough = (known.to(total.dtype).sum() / min(FEW, len(known))).clamp(max=1)
-    shares = (weights / total.clamp(min=TINY)) * enough
+    length = (known.to(total.dtype).sum() / min(FULL_STEP_CLIENTS, len(known))).clamp(max=1)
+    shares = (weights / total.clamp(min=TINY)) * length
     return TrustWeights(row(trust, client), total, shares.to(products.dtype))
 
 
 def trust_weights(
     stats: ClientStats, known: Bool[Tensor, " n"], config: TrustConfig
 ) -> Float[Tensor, " n"]:
-    """Each client's weight, from everything that is noted; 0 for who is not known.
+    """The weight of each client from all its statistics; 0 for clients that are not known.
 
-    Who only makes noise is left out of all else that is asked: it stands with nobody, and noise
-    that moved the model and is gone looks like upward curvature.
+    Clients that send only noise are left out of the other comparisons: noise is similar to nobody,
+    and noise that moved the model and is gone looks like positive curvature.
     """
     weights = known.to(stats.gram.dtype)
     if config.consistency:
         weights = weights * consistency_weights(stats.consistency, stats.gram.diagonal(), known)
-    heard = weights > 0
+    consistent = weights > 0
     weights = weights * similarity_weights(
-        stats.gram, heard, config.similarity_penalty, config.disagreement_penalty
+        stats.gram, consistent, config.similarity_penalty, config.disagreement_penalty
     )
-    return (
-        weights * curvature_weights(stats.curvature, config.memory, heard)
-        if config.curvature
-        else weights
-    )
+    if not config.curvature:
+        return weights
+    return weights * curvature_weights(stats.curvature, config.memory, consistent)

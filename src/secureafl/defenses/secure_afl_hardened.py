@@ -6,10 +6,11 @@ itself, so it cannot see a consistently malicious one, and a coordinate-wise med
 a few clients know. Here the step is a mean, and trust decides the weights (`core.trust`):
 
 - norm clipping: no update is longer than the median client's;
-- arrival decay: an old update answers a model that is gone, so it counts less;
+- arrival decay: an old update was computed at a model the server has left, so it counts less;
 - similarity penalty: a group of clients with alike updates, as colluders send them, counts hardly
-  more than a group of usual size;
-- disagreement penalty: a client that others contradict more than is usual counts less;
+  more than a group of typical size;
+- disagreement penalty: a client whose updates oppose those of others more than is typical counts
+  less;
 - consistency: a client whose updates are mostly noise counts less;
 - curvature: along the way the model moves, the gradient of an honest client's loss changes with
   positive curvature. The published filter asks how much an upload changed for the model's move;
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-_COUNTED = 0.5  # of a typical client's weight: with less, an upload is told as not accepted
+_COUNTED = 0.5  # of a typical client's weight: with less, an upload is reported as not accepted
 
 
 class State(NamedTuple):
@@ -49,7 +50,7 @@ class State(NamedTuple):
 
     sent: Uploads  # the last upload as it came, and the model under it
     recent_update: Float[Tensor, "n d"]  # momentum of few uploads: steps are made of it
-    update_history: Float[Tensor, "n d"]  # momentum of many: trust is judged by it
+    update_history: Float[Tensor, "n d"]  # momentum of many: trust is computed from it
     stats: ClientStats
 
 
@@ -63,7 +64,7 @@ class SecureAflHardened:
     long_momentum: float = 0.95  # of its update history, per upload
     arrival_decay: float = 0.8  # of a recent update's weight, per arrival; 1: none
     similarity_penalty: float = 4.0  # how sharply alike clients lose weight; 0: not at all
-    disagreement_penalty: float = 4.0  # how sharply a contradicted client does; 0: not at all
+    disagreement_penalty: float = 4.0  # how sharply an opposed client does; 0: not at all
     consistency: bool = True  # whether noise loses weight
     curvature: bool = True  # whether negative curvature loses weight
 

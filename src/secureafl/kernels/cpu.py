@@ -1,4 +1,4 @@
-"""The hot operations compiled for this CPU (`kernels.cpu_code`), on all threads torch may use."""
+"""The hot operations compiled for this CPU (`kernels.cpu_code`), on all of torch's threads."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ import torch
 from secureafl.core.server import LARGEST_NORM
 from secureafl.core.types import SecantProducts
 from secureafl.kernels import reference
-from secureafl.kernels.cpu_bfgs import lbfgs_pass
 from secureafl.kernels.cpu_code import (
     IN_REGISTERS,
     LANES,
     Rows,
-    adding_up,
-    differences_pass,
-    exchange_pass,
-    noting,
+    add_up_pass,
     order_pass,
-    room_for,
+    padded_pairs,
+    secant_pass,
+    store_pass,
+    store_products_pass,
 )
+from secureafl.kernels.cpu_lbfgs import lbfgs_pass
 from secureafl.kernels.cpu_trust import similarity_weights, update_stats, weigh_clients
 from secureafl.kernels.llvm import address
-from secureafl.kernels.network import middle_network, sorting_network
 from secureafl.kernels.step import FilterResult, Step
 from secureafl.kernels.tiles import BASE, GRADIENT, OWN, WIDTH
 from secureafl.linalg.quantile import arrays, observe_array, quantile_array
+from secureafl.linalg.sorting_network import middle_network, sorting_network
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,26 +44,26 @@ if TYPE_CHECKING:
     from secureafl.linalg.quantile import History
 
 __all__ = ["similarity_weights", "update_stats", "weigh_clients"]  # of `kernels.cpu_trust`
-# A few passes over single rows, which plain torch does well.
+# A few passes over single rows, at which plain torch is fast.
 secant_products, update_momentum = reference.secant_products, reference.update_momentum
 
 _FLAGS = torch.tensor(False), torch.tensor(True)  # to make one takes longer than to look one up
-WORTH_IT = 1 << 20  # numbers in the memory; below, plain torch is as fast and needs no compiling
+WORTH_IT = 1 << 20  # numbers in the memory; with fewer, plain torch is as fast, uncompiled
 _BLOCKS, _SMALLEST = 16, 32  # blocks of tiles, at most; tiles in one, at least
 _LARGEST = float(np.finfo(np.float32).max)  # not infinity: the compiler is told there is none
 _MOST_SLOTS, _MOST_PAIRS = 16, 7  # whose inner products are unrolled
 
 
-def _plain_will_do(vectors: Tensor) -> bool:
+def _use_reference(vectors: Tensor) -> bool:
     return vectors.numel() < WORTH_IT or vectors.dtype != torch.float32
 
 
 def tiled_secant_products(memory: Memory, arrival: Arrival) -> SecantProducts:
     """See `kernels.operations.tiled_secant_products`."""
-    if _plain_will_do(memory.vectors):
+    if _use_reference(memory.vectors):
         return reference.tiled_secant_products(memory, arrival)
     tiles, clients, slots, _ = memory.vectors.shape
-    run, ranges = differences_pass(clients, slots), _ranges(tiles, arrival.gradient.numel())
+    run, ranges = secant_pass(clients, slots), _ranges(tiles, arrival.gradient.numel())
     sums, client = _room(ranges, LANES), int(arrival.client)
     given = (arrival.gradient.contiguous(), arrival.base.contiguous(), sums)
     arrays = [array.data_ptr() for array in given]
@@ -109,13 +109,13 @@ def place_pair(
 
 
 def select_participants(
-    known: Tensor, shares: Tensor, client: Tensor, heard: Tensor
+    known: Tensor, shares: Tensor, client: Tensor, included: Tensor
 ) -> tuple[Tensor, Tensor]:
     """See `kernels.operations.select_participants`."""
     index, own, present = int(client), shares.numpy(), known.numpy().copy()
     own[index] = 0
     own[index, GRADIENT] = 1
-    present[index] = bool(heard)
+    present[index] = bool(included)
     return torch.from_numpy(present), torch.tensor(int(np.count_nonzero(present)))
 
 
@@ -136,20 +136,20 @@ def store_upload(
 ) -> Memory:
     """See `kernels.operations.store_upload`."""
     tiles, clients, slots, _ = memory.vectors.shape
-    if _plain_will_do(memory.vectors) or slots > _MOST_SLOTS:
+    if _use_reference(memory.vectors) or slots > _MOST_SLOTS:
         return reference.store_upload(memory, arrival, entry, weights, keep)
     client, new = int(arrival.client), _new_rows(entry, keep)
-    run, ranges = exchange_pass(clients, slots, new), _ranges(tiles, weights.numel())
-    sums, given = _room(ranges, room_for(new, slots)), _contiguous(weights, arrival)
+    run, ranges = store_pass(clients, slots, new), _ranges(tiles, weights.numel())
+    sums, given = _room(ranges, padded_pairs(new, slots)), _contiguous(weights, arrival)
     arrays = [array.data_ptr() for array in (*given, sums)]
     mine = memory.vectors.data_ptr() + 4 * client * slots * WIDTH
     ranges.run(lambda *numbers: run(mine, *arrays, *numbers))
-    _note_products(memory, client, new, sums)
+    _store_products(memory, client, new, sums)
     return memory
 
 
 def _room(ranges: _Ranges, columns: int) -> Tensor:
-    """For the sums of every block."""
+    """Zeros for the sums of every block."""
     return torch.zeros(ranges.blocks, columns, dtype=torch.float64)
 
 
@@ -158,19 +158,19 @@ def _contiguous(weights: Tensor, arrival: Arrival) -> tuple[Tensor, ...]:
 
 
 def _new_rows(entry: Entry, keep: Tensor) -> Rows:
-    """Places of a client that get new rows, and what these are."""
+    """The places of a client that get new rows, and what goes there."""
     if not keep:
         return ()
     own = zip(entry.places.tolist(), entry.parts, strict=True) if entry.keep else ()
     return (GRADIENT, "upload"), (BASE, "base"), *((OWN + place, part) for place, part in own)
 
 
-def _note_products(memory: Memory, client: int, new: Rows, sums: Tensor) -> None:
-    """Write down a client's new inner products; none but the model's without new rows."""
+def _store_products(memory: Memory, client: int, new: Rows, sums: Tensor) -> None:
+    """Store a client's new inner products; without new rows only the model's with itself."""
     slots, squared = memory.gram.shape[1], memory.squared.data_ptr()
     gram = memory.gram.data_ptr() + 8 * client * slots * slots
     along = memory.along.data_ptr() + 8 * client * slots
-    noting(new, slots)(sums.data_ptr(), gram, along, squared, len(sums))
+    store_products_pass(new, slots)(sums.data_ptr(), gram, along, squared, len(sums))
     if new:
         memory.known.numpy()[client] = True
 
@@ -185,7 +185,7 @@ def order_step(
 ) -> tuple[Step, Memory]:
     """See `kernels.operations.order_step`."""
     tiles, clients, slots, _ = memory.vectors.shape
-    if _plain_will_do(memory.vectors) or slots > _MOST_SLOTS:
+    if _use_reference(memory.vectors) or slots > _MOST_SLOTS:
         return reference.order_step(memory, arrival, entry, keep, weights, selection)
     client, new = int(arrival.client), _new_rows(entry, keep)
     order = _order(selection.present.numpy().tobytes(), int(selection.first), int(selection.last))
@@ -195,7 +195,7 @@ def order_step(
     )
     columns, size = clients * slots + LANES, weights.numel()
     direction = torch.empty(tiles * WIDTH, dtype=torch.float32)
-    along, inner = _room(ranges, columns), _room(ranges, room_for(new, slots))
+    along, inner = _room(ranges, columns), _room(ranges, padded_pairs(new, slots))
     shares = selection.shares.numpy().astype(np.float32, order="C")
     vectors, given = memory.vectors.data_ptr(), _contiguous(weights, arrival)
     before = (vectors, address(shares), *(v.data_ptr() for v in given), direction.data_ptr())
@@ -206,15 +206,15 @@ def order_step(
         run(*before, scratch.data_ptr(), *after, *numbers)
 
     ranges.run(work)
-    _note_products(memory, client, new, inner)
-    adding_up()(along.data_ptr(), columns, len(along))
+    _store_products(memory, client, new, inner)
+    add_up_pass()(along.data_ptr(), columns, len(along))
     products, others = along[0, :-LANES].view(clients, slots), along[0, -LANES:]
     with_model, squared, apart, _ = others.unbind()
     return Step(direction[:size], products, with_model, squared, apart.sqrt()), memory
 
 
 class _Order(NamedTuple):
-    """Which order statistics are wanted, in the terms of `order_pass`."""
+    """The wanted order statistics as arguments of `order_pass`."""
 
     in_registers: bool
     rows: int
@@ -224,10 +224,10 @@ class _Order(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def _order(present: bytes, first: int, last: int) -> _Order:
-    """For the clients present (a byte each) and the order statistics that are averaged.
+    """Arguments for the clients present (a byte each) and the order statistics to average.
 
-    Rows that nobody stands for (absent clients, and one that makes the number even) hold as many
-    lowest as highest values: that leaves the middle in the middle.
+    Rows without a client (absent ones, and one that makes the number even) hold as many lowest as
+    highest values, so that the middle of the others stays in the middle.
     """
     there = np.frombuffer(present, dtype=bool)
     clients, rows = len(there), len(there) + len(there) % 2
@@ -261,9 +261,9 @@ def lbfgs_shares(inner: Inner, appended: Tensor, pairs: int, max_correction: flo
 
 
 class _Ranges(NamedTuple):
-    """Tiles dealt out to threads; what each block of tiles adds up to has a row of its own.
+    """Tiles divided among threads; the sums of each block of tiles have a row of their own.
 
-    So sums do not depend on the number of threads.
+    So the sums do not depend on the number of threads.
     """
 
     size: int
@@ -274,12 +274,14 @@ class _Ranges(NamedTuple):
     def run(self, work: Callable[[int, int, int, int], None]) -> None:
         """Call `work` with the size, a block's tiles, and a range of tiles."""
         first, *others = self.ranges
-        done: SimpleQueue[BaseException | None] = SimpleQueue()  # this call's, whoever else calls
-        for helper, more in zip(_helpers(os.getpid(), len(others)), others, strict=True):
-            helper.asked.put((done, work, self.size, self.block, *more))
+        done: SimpleQueue[BaseException | None] = (
+            SimpleQueue()
+        )  # of this call alone: others may run at the same time
+        for worker, more in zip(_workers(os.getpid(), len(others)), others, strict=True):
+            worker.requests.put((done, work, self.size, self.block, *more))
         try:
             work(self.size, self.block, *first)
-        finally:  # whatever happened: nobody may write any more afterwards
+        finally:  # after an error, too: no thread may still write later
             errors = [done.get() for _ in others]
         for error in errors:
             if error:
@@ -287,7 +289,7 @@ class _Ranges(NamedTuple):
 
 
 @functools.lru_cache
-def _deal_out(tiles: int, size: int, threads: int) -> _Ranges:
+def _divide(tiles: int, size: int, threads: int) -> _Ranges:
     block = max(_SMALLEST, -(-tiles // _BLOCKS))
     blocks = -(-tiles // block)
     share = -(-blocks // min(threads, blocks)) * block
@@ -297,19 +299,19 @@ def _deal_out(tiles: int, size: int, threads: int) -> _Ranges:
 
 
 def _ranges(tiles: int, size: int) -> _Ranges:
-    return _deal_out(tiles, size, torch.get_num_threads())
+    return _divide(tiles, size, torch.get_num_threads())
 
 
-class _Helper(threading.Thread):
-    """A thread that waits for work: a pool's futures would cost as much as a small pass."""
+class _Worker(threading.Thread):
+    """A worker thread; the futures of a thread pool would cost as much as a small pass."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self.asked: SimpleQueue[Any] = SimpleQueue()
+        self.requests: SimpleQueue[Any] = SimpleQueue()
 
     def run(self) -> None:
         while True:
-            done, work, *numbers = self.asked.get()
+            done, work, *numbers = self.requests.get()
             try:
                 work(*numbers)
             except BaseException as error:
@@ -319,9 +321,9 @@ class _Helper(threading.Thread):
 
 
 @functools.cache
-def _helpers(process: int, count: int) -> list[_Helper]:
-    """Helpers of this process; a fork has none of its parent's."""
-    found = [_Helper() for _ in range(count)]
-    for helper in found:
-        helper.start()
+def _workers(process: int, count: int) -> list[_Worker]:
+    """Worker threads of this process; a fork inherits none from its parent."""
+    found = [_Worker() for _ in range(count)]
+    for worker in found:
+        worker.start()
     return found

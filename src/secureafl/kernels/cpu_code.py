@@ -1,4 +1,4 @@
-"""What the CPU runs, tile by tile: the functions behind `kernels.cpu`."""
+"""The compiled functions behind `kernels.cpu`, which work tile by tile."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from secureafl.kernels.llvm import (
     function,
     machine_code,
 )
-from secureafl.kernels.network import sorting_network
 from secureafl.kernels.tiles import BASE, GRADIENT, OWN, WIDTH
+from secureafl.linalg.sorting_network import sorting_network
 
 LANES = 4  # floats sorted at a time: half of fifty clients then fits into thirty-two registers
 IN_REGISTERS = 64  # clients up to which the median needs no table
 _AHEAD, _NEAR = 8, 4  # tiles, and clients of a tile, that memory is asked for in advance
 _FLUSH = 32  # tiles whose products are added up in float32 before they go into float64
 _LANE, _TILE = floats(LANES), floats(WIDTH)
-Rows = tuple[tuple[int, str], ...]  # places of a client that are written, and with what
+Rows = tuple[tuple[int, str], ...]  # places of a client to write, and which vector goes there
 _ARRAY, _EXACT, _INDEX = FLOAT.as_pointer(), DOUBLE.as_pointer(), INT.as_pointer()
 
 
 @functools.cache
 def order_pass(clients: int, slots: int, in_registers: bool, new: Rows) -> Any:
-    """Put one client's new rows in, combine, select, inner products, for a range of tiles.
+    """A function that stores a client's new rows, combines, selects and forms inner products.
 
-    The inner products of a tile are formed while the next one is read, from a cache that still
-    holds the last: so arithmetic and memory work at the same time.
+    It covers a range of tiles. The inner products of a tile, which is still in the cache, are
+    formed while the next one is read, so that arithmetic and memory work at the same time.
     """
     kinds = [_ARRAY] * 7 + [_EXACT, _EXACT, _INDEX, _ARRAY, INT, _INDEX, INT]
     module, arguments, emit = function([*kinds, INT, INT, FLOAT, FLOAT, *[INT] * 5])
@@ -56,8 +56,8 @@ def order_pass(clients: int, slots: int, in_registers: bool, new: Rows) -> Any:
 
     with emit.loop(first, last) as t:
         here = given.at(t)
-        row = _block_row(emit, inner, t, block, room_for(new, slots))
-        _put(emit, emit.at(tile(t), mine), here, new, slots, row)
+        row = _block_row(emit, inner, t, block, padded_pairs(new, slots))
+        _store_rows(emit, emit.at(tile(t), mine), here, new, slots, row)
         with builder.if_else(builder.icmp_signed("==", t, first)) as (alone, behind):
             with alone, emit.loop(0, clients) as i:
                 _combine(emit, i, tile(t), shares, here[0], scratch, slots)
@@ -99,7 +99,7 @@ def order_pass(clients: int, slots: int, in_registers: bool, new: Rows) -> Any:
 def _combine(
     emit: Emitter, i: Any, tile: Any, shares: Any, model: Any, out: Any, slots: int
 ) -> None:
-    """Client i's combination in this tile."""
+    """Form client i's combination in this tile."""
     builder = emit.builder
     row = emit.at(tile, builder.mul(i, INT(slots * WIDTH)))
     mine = emit.at(shares, builder.mul(i, INT(slots)))
@@ -118,7 +118,7 @@ def _products(emit: Emitter, i: Any, tile: Any, lanes: list[Any], sums: Any, slo
     row = emit.at(tile, builder.mul(i, INT(slots * WIDTH)))
     out = emit.at(sums, builder.mul(i, INT(slots)))
     nothing = ir.Constant(_LANE, [0.0] * LANES)
-    found = [nothing]  # of the upload: nobody asks
+    found = [nothing]  # of the upload, which is not needed
     found += [_dot(emit, _lanes_of(emit, row, s * WIDTH), lanes) for s in range(1, slots)]
     for start in range(0, slots, LANES):
         group = found[start : start + LANES]
@@ -144,7 +144,7 @@ def _lanes_of(emit: Emitter, array: Any, offset: int) -> list[Any]:
 
 
 def _dot(emit: Emitter, one: list[Any], other: list[Any]) -> Any:
-    """Products of a tile's columns, added up to one register."""
+    """Products of a tile's columns, summed into one register."""
     total = emit.builder.fmul(one[0], other[0])
     for a, b in zip(one[1:], other[1:], strict=True):
         total = emit.multiply_add(a, b, total)
@@ -165,10 +165,10 @@ def _middle(
     out: Any,
     ahead: tuple[Any, int],
 ) -> None:
-    """The two middle ones of an even number of rows, each times its weight.
+    """The two middle values of an even number of rows, each times its weight.
 
-    Each half is sorted in registers. With one half reversed, the smaller ones of each couple are
-    the lower half of all, the larger ones the upper: the middle is where they meet.
+    Each half is sorted in registers. With one half reversed, the smaller values of each couple are
+    the lower half of all, the larger ones the upper half: the middle lies between them.
     """
     builder, half, steps = emit.builder, size // 2, WIDTH // LANES
     with emit.loop(0, 2 * steps) as k:
@@ -209,7 +209,7 @@ def _sort_by_table(emit: Emitter, values: Any, network: Any, pairs: Any) -> None
 
 
 def _mean_of_rows(emit: Emitter, values: Any, low: Any, high: Any, scale: Any, out: Any) -> None:
-    """Each row is scaled before it is added: sums near the float limit must not overflow."""
+    """Mean of rows; each is scaled before it is added, so that sums do not overflow."""
     builder, share = emit.builder, emit.spread(scale, WIDTH)
     emit.store(ir.Constant(_TILE, [0.0] * WIDTH), out, 0)
     with emit.loop(low, builder.add(high, INT(1))) as i:
@@ -218,7 +218,7 @@ def _mean_of_rows(emit: Emitter, values: Any, low: Any, high: Any, scale: Any, o
 
 
 class _Columns:
-    """Vectors whose last tile may reach beyond their end: there, a copy with zeros is read."""
+    """Vectors whose last tile may reach beyond their end; it is read from a padded copy."""
 
     def __init__(self, emit: Emitter, vectors: list[Any], size: Any) -> None:
         builder = emit.builder
@@ -233,7 +233,7 @@ class _Columns:
                 emit.store(emit.load(vector, j), self.copies, place)
 
     def at(self, t: Any) -> list[Any]:
-        """Where each vector's columns of tile t are."""
+        """Addresses of each vector's columns of tile t."""
         builder, emit = self.emit.builder, self.emit
         beyond = builder.icmp_signed("==", t, self.whole)
         here = builder.mul(t, INT(WIDTH))
@@ -244,7 +244,7 @@ class _Columns:
 
 
 def _block_row(emit: Emitter, sums: Any, t: Any, block: Any, count: int) -> Any:
-    """Where the sums of tile t's block are collected; `block` is the number of its tiles."""
+    """The row of sums of the block of `block` tiles that holds tile t."""
     return emit.at(sums, emit.builder.mul(emit.builder.sdiv(t, block), INT(count)))
 
 
@@ -257,8 +257,8 @@ def _flush(emit: Emitter, sums: Any, along: Any, count: int) -> None:
 
 
 @functools.cache
-def adding_up() -> Any:
-    """What the blocks have collected, into the first one's row."""
+def add_up_pass() -> Any:
+    """A function that adds the sums of all blocks to the first row."""
     module, arguments, emit = function([_EXACT, INT, INT])
     _add_up(emit, *arguments)
     emit.builder.ret_void()
@@ -275,11 +275,11 @@ def _add_up(emit: Emitter, sums: Any, columns: Any, blocks: Any) -> None:
 
 
 @functools.cache
-def noting(new: Rows, slots: int) -> Any:
-    """Add up `inner_pairs`, and write them down in a client's tables."""
+def store_products_pass(new: Rows, slots: int) -> Any:
+    """A function that sums the products of `inner_pairs` and stores them in a client's tables."""
     module, arguments, emit = function([_EXACT] * 4 + [INT])
     sums, gram, along, squared, blocks = arguments
-    _add_up(emit, sums, INT(room_for(new, slots)), blocks)
+    _add_up(emit, sums, INT(padded_pairs(new, slots)), blocks)
     for place, (i, k) in enumerate(inner_pairs(new, slots)):
         total = emit.load(sums, place, DOUBLE)
         if i == slots:
@@ -294,8 +294,8 @@ def noting(new: Rows, slots: int) -> Any:
 
 
 @functools.cache
-def differences_pass(clients: int, slots: int) -> Any:
-    """Sums for an upload and a client's last: s's, s'y, y'y, g'g."""
+def secant_pass(clients: int, slots: int) -> Any:
+    """A function that sums s's, s'y, y'y and g'g for an upload g and its client's last one."""
     module, arguments, emit = function([_ARRAY] * 3 + [_EXACT] + [INT] * 4)
     mine, upload, base, sums, size, block, first, last = arguments
     builder, given = emit.builder, _Columns(emit, [upload, base], size)
@@ -303,7 +303,7 @@ def differences_pass(clients: int, slots: int) -> Any:
         own = emit.at(mine, builder.mul(t, INT(clients * slots * WIDTH)))
         _fetch(emit, emit.at(own, _AHEAD * clients * slots * WIDTH), INT(0), OWN, level=2)
         g, b = (_lanes_of(emit, columns, 0) for columns in given.at(t))
-        step, change = _moves(emit, own, g, b)
+        step, change = _step_and_change(emit, own, g, b)
         dots = [_dot(emit, *pair) for pair in ((step, step), (step, change), (change, change))]
         four = _four_sums(emit, [*dots, _dot(emit, g, g)])
         _add_exactly(emit, four, _block_row(emit, sums, t, block, LANES), 0)
@@ -311,8 +311,10 @@ def differences_pass(clients: int, slots: int) -> Any:
     return machine_code(module)
 
 
-def _moves(emit: Emitter, own: Any, upload: list[Any], base: list[Any]) -> list[list[Any]]:
-    """Base and upload minus what a client's rows hold."""
+def _step_and_change(
+    emit: Emitter, own: Any, upload: list[Any], base: list[Any]
+) -> list[list[Any]]:
+    """The step and change: base and upload minus those in a client's rows."""
     last = [_lanes_of(emit, own, place * WIDTH) for place in (BASE, GRADIENT)]
     return [
         [emit.builder.fsub(a, b) for a, b in zip(new, old, strict=True)]
@@ -321,7 +323,7 @@ def _moves(emit: Emitter, own: Any, upload: list[Any], base: list[Any]) -> list[
 
 
 def _fetch(emit: Emitter, array: Any, number: Any, rows: int, level: int) -> None:
-    """Ask for the number-th `rows` rows of an array."""
+    """Prefetch the number-th `rows` rows of an array."""
     start = emit.builder.mul(number, INT(rows * WIDTH))
     for k in range(rows):
         emit.fetch(array, emit.builder.add(start, INT(k * WIDTH)), level)
@@ -334,9 +336,9 @@ def _add_exactly(emit: Emitter, four: Any, sums: Any, offset: int) -> None:
 
 
 def inner_pairs(new: Rows, slots: int) -> list[tuple[int, int]]:
-    """Which of a client's rows are multiplied when some are new; number `slots` is the model.
+    """Pairs of a client's rows to multiply when some are new; row `slots` is the model.
 
-    The upload only with itself (`core.types.Inner`), and nothing that is as it was.
+    The upload only with itself (`core.types.Inner`), and no pair that has not changed.
     """
     fresh = {place for place, _ in new} | {slots}
     rows = [k for k in range(slots + 1) if k != GRADIENT]
@@ -344,15 +346,15 @@ def inner_pairs(new: Rows, slots: int) -> list[tuple[int, int]]:
     return [(GRADIENT, GRADIENT), *pairs] if GRADIENT in fresh else pairs
 
 
-def room_for(new: Rows, slots: int) -> int:
-    """Numbers in a row of sums of `inner_pairs`."""
+def padded_pairs(new: Rows, slots: int) -> int:
+    """The number of `inner_pairs`, rounded up to whole registers."""
     return -(-len(inner_pairs(new, slots)) // LANES) * LANES
 
 
-def _put(emit: Emitter, own: Any, given: list[Any], new: Rows, slots: int, out: Any) -> None:
-    """One tile of a client: store its new rows, add up inner products."""
+def _store_rows(emit: Emitter, own: Any, given: list[Any], new: Rows, slots: int, out: Any) -> None:
+    """Store a client's new rows in one tile and add to its inner products."""
     model, upload, base = (_lanes_of(emit, columns, 0) for columns in given)
-    step, change = _moves(emit, own, upload, base)
+    step, change = _step_and_change(emit, own, upload, base)
     parts = {"upload": upload, "base": base, "step": step, "change": change}
     held = {slots: model, **{place: parts[part] for place, part in new}}
     for place, _ in new:
@@ -368,15 +370,15 @@ def _put(emit: Emitter, own: Any, given: list[Any], new: Rows, slots: int, out: 
 
 
 @functools.cache
-def exchange_pass(clients: int, slots: int, new: Rows) -> Any:
-    """Put new rows into a client's places; inner products of its rows and the model."""
+def store_pass(clients: int, slots: int, new: Rows) -> Any:
+    """A function that stores a client's new rows and sums inner products of rows and model."""
     module, arguments, emit = function([_ARRAY] * 4 + [_EXACT] + [INT] * 4)
     mine, model, upload, base, sums, size, block, first, last = arguments
     builder, given = emit.builder, _Columns(emit, [model, upload, base], size)
     with emit.loop(first, last) as t:
         own = emit.at(mine, builder.mul(t, INT(clients * slots * WIDTH)))
         _fetch(emit, emit.at(own, _AHEAD * clients * slots * WIDTH), INT(0), slots, level=2)
-        row = _block_row(emit, sums, t, block, room_for(new, slots))
-        _put(emit, own, given.at(t), new, slots, row)
+        row = _block_row(emit, sums, t, block, padded_pairs(new, slots))
+        _store_rows(emit, own, given.at(t), new, slots, row)
     builder.ret_void()
     return machine_code(module)

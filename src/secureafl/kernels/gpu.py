@@ -1,4 +1,4 @@
-"""The hot operations on a GPU (`gpu_code.cu`, `gpu_bfgs.cu`)."""
+"""The hot operations on a GPU (`gpu_code.cu`, `gpu_lbfgs.cu`)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from secureafl.kernels.gpu_trust import (
     update_stats,
     weigh_clients,
 )
-from secureafl.kernels.network import sorting_network
 from secureafl.kernels.step import FilterResult, Step
 from secureafl.kernels.tiles import BASE, GRADIENT, OWN, WIDTH
 from secureafl.linalg.quantile import LONGEST
+from secureafl.linalg.sorting_network import sorting_network
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -99,14 +99,14 @@ def place_pair(
 
 
 def select_participants(
-    known: Tensor, shares: Tensor, client: Tensor, heard: Tensor
+    known: Tensor, shares: Tensor, client: Tensor, included: Tensor
 ) -> tuple[Tensor, Tensor]:
     """See `kernels.operations.select_participants`."""
     if shares.dtype != torch.float64 or not shares.is_contiguous():  # a user's own estimator
-        return reference.select_participants(known, shares, client, heard)
+        return reference.select_participants(known, shares, client, included)
     present, count = torch.empty_like(known), torch.empty_like(client)
     kernel = _kernel("select_participants", *shares.shape)
-    kernel((1, 1, 1), (ONE_CLIENT, 1, 1), [known, shares, client, heard, present, count])
+    kernel((1, 1, 1), (ONE_CLIENT, 1, 1), [known, shares, client, included, present, count])
     return present, count
 
 
@@ -199,14 +199,14 @@ def lbfgs_shares(inner: Inner, appended: Tensor, pairs: int, max_correction: flo
     arguments = [inner.vectors, inner.model, inner.squared, appended, shares, float(max_correction)]
     grid = (-(-clients // 32), 1, 1)
     numbers = {"CLIENTS": clients, "SLOTS": slots, "PAIRS": pairs, **_PLACES}
-    kernel = compiled("gpu_bfgs.cu", "lbfgs_shares", tuple(numbers.items()))
+    kernel = compiled("gpu_lbfgs.cu", "lbfgs_shares", tuple(numbers.items()))
     kernel(grid, (32, 1, 1), arguments)
     return shares
 
 
 @functools.cache
 def _kernel(name: str, clients: int = 1, slots: int = 2) -> Any:
-    """One of the kernels of `gpu_code.cu`, compiled for these numbers."""
+    """A kernel of `gpu_code.cu`, compiled for these numbers."""
     threads, resident = _threads(clients)
     numbers = {"CLIENTS": clients, "SLOTS": slots, "THREADS": threads, "WIDTH": WIDTH}
     numbers |= {"RESIDENT": resident, "LONGEST": LONGEST, **_PLACES}
@@ -218,14 +218,14 @@ def _kernel(name: str, clients: int = 1, slots: int = 2) -> Any:
 
 
 def _threads(clients: int) -> tuple[int, int]:
-    """Threads of a block of `order_pass`, and blocks a multiprocessor works on at a time."""
+    """Threads per block of `order_pass`, and blocks per multiprocessor at a time."""
     if clients <= IN_REGISTERS:
         return 128, 7
     return (512, 2) if clients <= 400 else (1024, 1)
 
 
 def _shared_bytes(clients: int, slots: int) -> int:
-    """What a block of `order_pass` shares."""
+    """Bytes of shared memory of a block of `order_pass`."""
     padded = clients + clients % 2
     return 12 * clients * slots + 4 * (WIDTH * (padded | 1) + WIDTH + padded) + clients
 

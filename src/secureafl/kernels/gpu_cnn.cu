@@ -1,41 +1,41 @@
 // Gradient of the paper's CNN on a batch, on a GPU: the kernels behind `kernels.gpu_cnn`, compiled
 // after `gpu_sums.cu`.
 //
-// Two convolutions of 3 x 3, each with ReLU and the largest of 2 x 2, a hidden layer, a softmax. A
-// layer's values exist only after the pooling, with a byte that says which of the four was largest:
-// the others get no gradient, so the way back has a quarter of the work.
+// Two 3 x 3 convolutions, each with ReLU and 2 x 2 max pooling, a hidden layer, a softmax. Of a
+// convolution only the pooled values are stored, with a byte that says which of the four was largest:
+// the others get no gradient, so the backward pass has a quarter of the work.
 //
 // Sums are added up in a fixed order, so every run gives the same bits. NaN stays NaN.
-// HIDDEN, and the rest of the form: `kernels.gpu_cnn`.
+// HIDDEN and the other sizes are defined by `kernels.gpu_cnn`.
 
 #define PIXELS (SIDE * SIDE)
-#define WIDE ((SIDE - 2) / 2)  // of an image after the first pooling
-#define WIDES (WIDE * WIDE)
-#define ONES (FIRST * WIDES)
-#define NARROW ((WIDE - 2) / 2)  // after the second
-#define NARROWS (NARROW * NARROW)
-#define TWOS (SECOND * NARROWS)
-#define MADE (SEE / 32 * AT_ONCE)  // channels of the second layer that a block of `see` makes
+#define SIDE_1 ((SIDE - 2) / 2)  // side of an image after the first pooling
+#define AREA_1 (SIDE_1 * SIDE_1)
+#define SIZE_1 (CHANNELS_1 * AREA_1)
+#define SIDE_2 ((SIDE_1 - 2) / 2)  // side after the second
+#define AREA_2 (SIDE_2 * SIDE_2)
+#define SIZE_2 (CHANNELS_2 * AREA_2)
+#define BLOCK_CHANNELS (FORWARD_THREADS / 32 * WARP_CHANNELS)  // of the second layer, in `convolutions_forward`
 
-// Where things lie in the flat vector.
-#define PATCH (FIRST * 9)
-#define BIAS_1 (FIRST * 9)
-#define WEIGHT_2 (BIAS_1 + FIRST)
-#define LAYER_2 (SECOND * PATCH + SECOND)
-#define BIAS_2 (WEIGHT_2 + SECOND * PATCH)
-#define WEIGHT_3 (BIAS_2 + SECOND)
-#define BIAS_3 (WEIGHT_3 + HIDDEN * TWOS)
+// Offsets of the parameters in the flat vector.
+#define PATCH (CHANNELS_1 * 9)
+#define BIAS_1 (CHANNELS_1 * 9)
+#define WEIGHT_2 (BIAS_1 + CHANNELS_1)
+#define LAYER_2 (CHANNELS_2 * PATCH + CHANNELS_2)
+#define BIAS_2 (WEIGHT_2 + CHANNELS_2 * PATCH)
+#define WEIGHT_3 (BIAS_2 + CHANNELS_2)
+#define BIAS_3 (WEIGHT_3 + HIDDEN * SIZE_2)
 #define WEIGHT_4 (BIAS_3 + HIDDEN)
 #define BIAS_4 (WEIGHT_4 + CLASSES * HIDDEN)
 
-// The largest of four, if above 0, and which one it was.
-__device__ float pooled(const float* four, flag* which) {
+// ReLU and max pooling: the largest of four, if above 0, and which one it was.
+__device__ float relu_pool(const float* four, flag* argmax) {
   float best = four[0];
   int at = 0;
 #pragma unroll
   for (int k = 1; k < 4; k++)
     if (four[k] > best || four[k] != four[k]) best = four[k], at = k;
-  *which = at;
+  *argmax = at;
   return best <= 0 ? 0 : best;
 }
 
@@ -55,255 +55,268 @@ __device__ void read_patch(const float* image, int side, float* patch) {
   for (int k = 0; k < 16; k++) patch[k] = image[k / 4 * side + k % 4];
 }
 
-// Both convolutions of an image; a warp makes AT_ONCE channels of the second, a lane one place.
-extern "C" __global__ void __launch_bounds__(SEE) see(const float* weights, const float* inputs, float* ones,
-                                                      flag* which_ones, float* twos, flag* which_twos) {
-  __shared__ float image[PIXELS], first[ONES], part[MADE * PART * 9];
+// Forward pass of both convolutions for an image; a warp computes WARP_CHANNELS channels of the second, a lane
+// one place.
+extern "C" __global__ void __launch_bounds__(FORWARD_THREADS) convolutions_forward(
+    const float* weights, const float* inputs, float* pooled_1, flag* argmax_1, float* pooled_2, flag* argmax_2) {
+  __shared__ float image[PIXELS], first[SIZE_1], part[BLOCK_CHANNELS * CHUNK * 9];
   const int i = blockIdx.x, thread = threadIdx.x, lane = thread % 32;
-  for (int k = thread; k < PIXELS; k += SEE) image[k] = inputs[(size_t)i * PIXELS + k];
+  for (int k = thread; k < PIXELS; k += FORWARD_THREADS) image[k] = inputs[(size_t)i * PIXELS + k];
   __syncthreads();
-  for (int k = thread; k < ONES; k += SEE) {
-    const int channel = k / WIDES, y = k % WIDES / WIDE, x = k % WIDE;
+  for (int k = thread; k < SIZE_1; k += FORWARD_THREADS) {
+    const int channel = k / AREA_1, y = k % AREA_1 / SIDE_1, x = k % SIDE_1;
     const float bias = weights[BIAS_1 + channel];
     float patch[16], four[4] = {bias, bias, bias, bias};
     read_patch(image + 2 * y * SIDE + 2 * x, SIDE, patch);
     convolve(patch, weights + channel * 9, four);
-    flag which;
-    first[k] = pooled(four, &which);
-    if (blockIdx.y == 0) ones[(size_t)i * ONES + k] = first[k], which_ones[(size_t)i * ONES + k] = which;
+    flag argmax;
+    first[k] = relu_pool(four, &argmax);
+    if (blockIdx.y == 0) pooled_1[(size_t)i * SIZE_1 + k] = first[k], argmax_1[(size_t)i * SIZE_1 + k] = argmax;
   }
   __syncthreads();
-  const int own = thread / 32 * AT_ONCE, from = blockIdx.y * MADE + own, place = min(lane, NARROWS - 1);
-  const float* corner = first + 2 * (place / NARROW) * WIDE + 2 * (place % NARROW);
-  float sums[AT_ONCE][4];
+  const int own = thread / 32 * WARP_CHANNELS, from = blockIdx.y * BLOCK_CHANNELS + own;
+  const int place = min(lane, AREA_2 - 1);
+  const float* corner = first + 2 * (place / SIDE_2) * SIDE_1 + 2 * (place % SIDE_2);
+  float sums[WARP_CHANNELS][4];
 #pragma unroll
-  for (int u = 0; u < AT_ONCE; u++)
+  for (int u = 0; u < WARP_CHANNELS; u++)
 #pragma unroll
     for (int k = 0; k < 4; k++) sums[u][k] = weights[BIAS_2 + from + u];
-  for (int start = 0; start < FIRST; start += PART) {
+  for (int start = 0; start < CHANNELS_1; start += CHUNK) {
     __syncthreads();
-    for (int k = thread; k < MADE * PART * 9; k += SEE)
-      part[k] = weights[WEIGHT_2 + (blockIdx.y * MADE + k / (PART * 9)) * PATCH + start * 9 + k % (PART * 9)];
+    for (int k = thread; k < BLOCK_CHANNELS * CHUNK * 9; k += FORWARD_THREADS)
+      part[k] = weights[WEIGHT_2 + (blockIdx.y * BLOCK_CHANNELS + k / (CHUNK * 9)) * PATCH + start * 9 +
+                        k % (CHUNK * 9)];
     __syncthreads();
-    for (int channel = 0; channel < PART; channel++) {
+    for (int channel = 0; channel < CHUNK; channel++) {
       float patch[16];
-      read_patch(corner + (start + channel) * WIDES, WIDE, patch);
+      read_patch(corner + (start + channel) * AREA_1, SIDE_1, patch);
 #pragma unroll
-      for (int u = 0; u < AT_ONCE; u++) convolve(patch, part + ((own + u) * PART + channel) * 9, sums[u]);
+      for (int u = 0; u < WARP_CHANNELS; u++) convolve(patch, part + ((own + u) * CHUNK + channel) * 9, sums[u]);
     }
   }
-  if (lane >= NARROWS) return;
+  if (lane >= AREA_2) return;
 #pragma unroll
-  for (int u = 0; u < AT_ONCE; u++) {
-    const size_t at = (size_t)i * TWOS + (from + u) * NARROWS + lane;
-    twos[at] = pooled(sums[u], which_twos + at);
+  for (int u = 0; u < WARP_CHANNELS; u++) {
+    const size_t at = (size_t)i * SIZE_2 + (from + u) * AREA_2 + lane;
+    pooled_2[at] = relu_pool(sums[u], argmax_2 + at);
   }
 }
 
-// The hidden layer: a block makes HIDE units of all images, a warp four images at a time.
-extern "C" __global__ void __launch_bounds__(256) hide(const float* weights, const float* twos, float* hidden,
-                                                       int images) {
-  __shared__ float rows[HIDE][TWOS];
-  const int from = blockIdx.x * HIDE, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  for (int k = threadIdx.x; k < HIDE * TWOS; k += 256)
-    rows[k / TWOS][k % TWOS] = weights[WEIGHT_3 + (size_t)min(from + k / TWOS, HIDDEN - 1) * TWOS + k % TWOS];
+// Forward pass of the hidden layer: a block computes FORWARD_UNITS units of all images, a warp four images at a
+// time.
+extern "C" __global__ void __launch_bounds__(256) hidden_forward(const float* weights, const float* pooled_2,
+                                                                 float* hidden, int images) {
+  __shared__ float rows[FORWARD_UNITS][SIZE_2];
+  const int from = blockIdx.x * FORWARD_UNITS, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  for (int k = threadIdx.x; k < FORWARD_UNITS * SIZE_2; k += 256)
+    rows[k / SIZE_2][k % SIZE_2] =
+        weights[WEIGHT_3 + (size_t)min(from + k / SIZE_2, HIDDEN - 1) * SIZE_2 + k % SIZE_2];
   __syncthreads();
   for (int start = 4 * warp; start < images; start += 32) {
-    float sums[4][HIDE] = {{0}};
-    for (int k = lane; k < TWOS; k += 32)
+    float sums[4][FORWARD_UNITS] = {{0}};
+    for (int k = lane; k < SIZE_2; k += 32)
 #pragma unroll
       for (int q = 0; q < 4; q++) {
-        const float value = twos[(size_t)min(start + q, images - 1) * TWOS + k];
+        const float value = pooled_2[(size_t)min(start + q, images - 1) * SIZE_2 + k];
 #pragma unroll
-        for (int u = 0; u < HIDE; u++) sums[q][u] += value * rows[u][k];
+        for (int u = 0; u < FORWARD_UNITS; u++) sums[q][u] += value * rows[u][k];
       }
 #pragma unroll
-    for (int k = 0; k < 4 * HIDE; k++) {
-      const int i = start + k / HIDE, unit = from + k % HIDE;
-      const float value = warp_sum(sums[k / HIDE][k % HIDE]) + weights[BIAS_3 + min(unit, HIDDEN - 1)];
+    for (int k = 0; k < 4 * FORWARD_UNITS; k++) {
+      const int i = start + k / FORWARD_UNITS, unit = from + k % FORWARD_UNITS;
+      const float sum = warp_sum(sums[k / FORWARD_UNITS][k % FORWARD_UNITS]);
+      const float value = sum + weights[BIAS_3 + min(unit, HIDDEN - 1)];
       if (lane == 0 && i < images && unit < HIDDEN) hidden[i * HIDDEN + unit] = value <= 0 ? 0 : value;
     }
   }
 }
 
-// What the loss changes with every score of an image: softmax less the label, as part of the mean.
-__device__ void slopes_of(const float* scores, index label, int images, float* slopes) {
-  float top = scores[0], total = 0;
-  for (int k = 1; k < CLASSES; k++) top = fmaxf(top, scores[k]);
-  for (int k = 0; k < CLASSES; k++) total += expf(scores[k] - top);
-  for (int k = 0; k < CLASSES; k++) slopes[k] = (expf(scores[k] - top) / total - (k == label)) / images;
+// Gradient of the mean cross entropy with respect to an image's logits: softmax minus the label.
+__device__ void cross_entropy_gradient(const float* logits, index label, int images, float* logit_gradient) {
+  float top = logits[0], total = 0;
+  for (int k = 1; k < CLASSES; k++) top = fmaxf(top, logits[k]);
+  for (int k = 0; k < CLASSES; k++) total += expf(logits[k] - top);
+  for (int k = 0; k < CLASSES; k++) logit_gradient[k] = (expf(logits[k] - top) / total - (k == label)) / images;
 }
 
-// The last layer, there and back. One block.
-extern "C" __global__ void __launch_bounds__(1024) answer(const float* weights, const float* hidden,
-                                                          const index* labels, float* gradient,
-                                                          float* hidden_slopes, int images) {
-  extern __shared__ float slopes[];
+// Output layer with softmax cross entropy, forward and backward. One block.
+extern "C" __global__ void __launch_bounds__(1024) output_layer(const float* weights, const float* hidden,
+                                                                const index* labels, float* gradient,
+                                                                float* hidden_gradient, int images) {
+  extern __shared__ float logit_gradient[];
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   const float* last = weights + WEIGHT_4;
   for (int i = warp; i < images; i += 32) {
-    float scores[CLASSES] = {0};
+    float logits[CLASSES] = {0};
     for (int j = lane; j < HIDDEN; j += 32)
 #pragma unroll
-      for (int k = 0; k < CLASSES; k++) scores[k] += hidden[i * HIDDEN + j] * last[k * HIDDEN + j];
+      for (int k = 0; k < CLASSES; k++) logits[k] += hidden[i * HIDDEN + j] * last[k * HIDDEN + j];
 #pragma unroll
-    for (int k = 0; k < CLASSES; k++) scores[k] = warp_sum(scores[k]) + weights[BIAS_4 + k];
-    if (lane == 0) slopes_of(scores, labels[i], images, slopes + i * CLASSES);
+    for (int k = 0; k < CLASSES; k++) logits[k] = warp_sum(logits[k]) + weights[BIAS_4 + k];
+    if (lane == 0) cross_entropy_gradient(logits, labels[i], images, logit_gradient + i * CLASSES);
   }
   __syncthreads();
   for (int at = thread; at < CLASSES * (HIDDEN + 1); at += 1024) {
     const int j = at < CLASSES * HIDDEN ? at % HIDDEN : -1, k = j < 0 ? at - CLASSES * HIDDEN : at / HIDDEN;
     float sum = 0;
-    for (int i = 0; i < images; i++) sum += slopes[i * CLASSES + k] * (j < 0 ? 1 : hidden[i * HIDDEN + j]);
+    for (int i = 0; i < images; i++) sum += logit_gradient[i * CLASSES + k] * (j < 0 ? 1 : hidden[i * HIDDEN + j]);
     gradient[WEIGHT_4 + at] = sum;
   }
   for (int at = thread; at < images * HIDDEN; at += 1024) {
     float sum = 0;
-    for (int k = 0; k < CLASSES; k++) sum += slopes[at / HIDDEN * CLASSES + k] * last[k * HIDDEN + at % HIDDEN];
-    hidden_slopes[at] = hidden[at] == 0 ? 0 : sum;
+    for (int k = 0; k < CLASSES; k++)
+      sum += logit_gradient[at / HIDDEN * CLASSES + k] * last[k * HIDDEN + at % HIDDEN];
+    hidden_gradient[at] = hidden[at] == 0 ? 0 : sum;
   }
 }
 
-// Back through the hidden layer. The first blocks of a column make the gradient of UNITS units each,
-// the others the slopes of IMAGES images; a thread stays with one value below.
-extern "C" __global__ void __launch_bounds__(128) back_to_twos(const float* weights, const float* twos,
-                                                               const float* hidden_slopes, float* gradient,
-                                                               float* slopes, int images) {
-  __shared__ float part[64 * IMAGES];
-  const int thread = threadIdx.x, at = blockIdx.x * 128 + thread, column = min(at, TWOS - 1);
-  const int units = (HIDDEN + UNITS - 1) / UNITS;
+// Backward pass of the hidden layer. The first blocks of a column compute the weight gradient of BLOCK_UNITS units
+// each, the others the input gradient of BLOCK_IMAGES images; a thread keeps to one input of the layer.
+extern "C" __global__ void __launch_bounds__(128) hidden_backward(const float* weights, const float* pooled_2,
+                                                                  const float* hidden_gradient, float* gradient,
+                                                                  float* gradient_2, int images) {
+  __shared__ float part[64 * BLOCK_IMAGES];
+  const int thread = threadIdx.x, at = blockIdx.x * 128 + thread, column = min(at, SIZE_2 - 1);
+  const int units = (HIDDEN + BLOCK_UNITS - 1) / BLOCK_UNITS;
   if (blockIdx.y < units) {
-    const int from = blockIdx.y * UNITS;
-    float sums[UNITS] = {0}, bias = 0;
+    const int from = blockIdx.y * BLOCK_UNITS;
+    float sums[BLOCK_UNITS] = {0}, bias = 0;
     for (int start = 0; start < images; start += 32) {
       __syncthreads();
-      for (int k = thread; k < 32 * UNITS; k += 128) {
-        const int i = start + k / UNITS, unit = from + k % UNITS;
-        part[k] = i < images && unit < HIDDEN ? hidden_slopes[i * HIDDEN + unit] : 0;
+      for (int k = thread; k < 32 * BLOCK_UNITS; k += 128) {
+        const int i = start + k / BLOCK_UNITS, unit = from + k % BLOCK_UNITS;
+        part[k] = i < images && unit < HIDDEN ? hidden_gradient[i * HIDDEN + unit] : 0;
       }
       __syncthreads();
       for (int i = 0; i < min(images - start, 32); i++) {
-        const float value = twos[(size_t)(start + i) * TWOS + column];
+        const float value = pooled_2[(size_t)(start + i) * SIZE_2 + column];
 #pragma unroll
-        for (int u = 0; u < UNITS; u++) sums[u] += value * part[i * UNITS + u];
-        if (at < UNITS) bias += part[i * UNITS + at];
+        for (int u = 0; u < BLOCK_UNITS; u++) sums[u] += value * part[i * BLOCK_UNITS + u];
+        if (at < BLOCK_UNITS) bias += part[i * BLOCK_UNITS + at];
       }
     }
 #pragma unroll
-    for (int u = 0; u < UNITS; u++)
-      if (at < TWOS && from + u < HIDDEN) gradient[WEIGHT_3 + (size_t)(from + u) * TWOS + at] = sums[u];
-    if (at < UNITS && from + at < HIDDEN) gradient[BIAS_3 + from + at] = bias;
+    for (int u = 0; u < BLOCK_UNITS; u++)
+      if (at < SIZE_2 && from + u < HIDDEN) gradient[WEIGHT_3 + (size_t)(from + u) * SIZE_2 + at] = sums[u];
+    if (at < BLOCK_UNITS && from + at < HIDDEN) gradient[BIAS_3 + from + at] = bias;
     return;
   }
-  const int from = (blockIdx.y - units) * IMAGES;
-  float sums[IMAGES] = {0};
+  const int from = (blockIdx.y - units) * BLOCK_IMAGES;
+  float sums[BLOCK_IMAGES] = {0};
   for (int start = 0; start < HIDDEN; start += 64) {
     __syncthreads();
-    for (int k = thread; k < 64 * IMAGES; k += 128) {
-      const int i = from + k % IMAGES, unit = start + k / IMAGES;
-      part[k] = i < images && unit < HIDDEN ? hidden_slopes[i * HIDDEN + unit] : 0;
+    for (int k = thread; k < 64 * BLOCK_IMAGES; k += 128) {
+      const int i = from + k % BLOCK_IMAGES, unit = start + k / BLOCK_IMAGES;
+      part[k] = i < images && unit < HIDDEN ? hidden_gradient[i * HIDDEN + unit] : 0;
     }
     __syncthreads();
 #pragma unroll 4
     for (int j = 0; j < min(HIDDEN - start, 64); j++) {
-      const float weight = weights[WEIGHT_3 + (size_t)(start + j) * TWOS + column];
+      const float weight = weights[WEIGHT_3 + (size_t)(start + j) * SIZE_2 + column];
 #pragma unroll
-      for (int u = 0; u < IMAGES; u++) sums[u] += weight * part[j * IMAGES + u];
+      for (int u = 0; u < BLOCK_IMAGES; u++) sums[u] += weight * part[j * BLOCK_IMAGES + u];
     }
   }
 #pragma unroll
-  for (int u = 0; u < IMAGES; u++) {
-    const size_t place = (size_t)(from + u) * TWOS + at;
-    if (at < TWOS && from + u < images) slopes[place] = twos[place] == 0 ? 0 : sums[u];
+  for (int u = 0; u < BLOCK_IMAGES; u++) {
+    const size_t place = (size_t)(from + u) * SIZE_2 + at;
+    if (at < SIZE_2 && from + u < images) gradient_2[place] = pooled_2[place] == 0 ? 0 : sums[u];
   }
 }
 
-// The second layer's gradient, of a pair of its channels and a group of images; for `finish` to add up.
-__device__ void layer_2(float* room, const float* ones, const float* slopes, const flag* which, float* parts,
-                        int images) {
-  __shared__ float slope[2 * NARROWS];
-  __shared__ int place[2 * NARROWS];
-  const int thread = threadIdx.x, pair = blockIdx.x % (SECOND / 2), group = blockIdx.x / (SECOND / 2);
+// Weight gradient of the second convolution for a pair of channels and a group of images;
+// `convolution_1_backward` adds up the groups.
+__device__ void weight_gradient_2(float* room, const float* pooled_1, const float* gradient_2, const flag* argmax,
+                                  float* parts, int images) {
+  __shared__ float local_gradient[2 * AREA_2];
+  __shared__ int place[2 * AREA_2];
+  const int thread = threadIdx.x, pair = blockIdx.x % (CHANNELS_2 / 2), group = blockIdx.x / (CHANNELS_2 / 2);
   const int each = (images + GROUPS - 1) / GROUPS, k = thread % 9;
-  const float* corner = room + min(thread / 9, FIRST - 1) * WIDES + k / 3 * WIDE + k % 3;
+  const float* corner = room + min(thread / 9, CHANNELS_1 - 1) * AREA_1 + k / 3 * SIDE_1 + k % 3;
   float sums[2] = {0, 0};
   for (int i = group * each; i < min(images, (group + 1) * each); i++) {
     __syncthreads();
-    for (int at = thread; at < ONES; at += BACK) room[at] = ones[(size_t)i * ONES + at];
-    if (thread < 2 * NARROWS) {
-      const size_t at = (size_t)i * TWOS + pair * 2 * NARROWS + thread;
-      const int y = 2 * (thread % NARROWS / NARROW) + which[at] / 2, x = 2 * (thread % NARROW) + which[at] % 2;
-      slope[thread] = slopes[at], place[thread] = y * WIDE + x;
+    for (int at = thread; at < SIZE_1; at += BACKWARD_THREADS) room[at] = pooled_1[(size_t)i * SIZE_1 + at];
+    if (thread < 2 * AREA_2) {
+      const size_t at = (size_t)i * SIZE_2 + pair * 2 * AREA_2 + thread;
+      const int y = 2 * (thread % AREA_2 / SIDE_2) + argmax[at] / 2, x = 2 * (thread % SIDE_2) + argmax[at] % 2;
+      local_gradient[thread] = gradient_2[at], place[thread] = y * SIDE_1 + x;
     }
     __syncthreads();
 #pragma unroll
-    for (int p = 0; p < 2 * NARROWS; p++) sums[p / NARROWS] += slope[p] * (thread == PATCH ? 1 : corner[place[p]]);
+    for (int p = 0; p < 2 * AREA_2; p++)
+      sums[p / AREA_2] += local_gradient[p] * (thread == PATCH ? 1 : corner[place[p]]);
   }
 #pragma unroll
   for (int u = 0; u < 2; u++) {
     const int channel = 2 * pair + u;
     if (thread <= PATCH)
-      parts[(size_t)group * LAYER_2 + (thread < PATCH ? channel * PATCH + thread : SECOND * PATCH + channel)] = sums[u];
+      parts[(size_t)group * LAYER_2 +
+            (thread < PATCH ? channel * PATCH + thread : CHANNELS_2 * PATCH + channel)] = sums[u];
   }
 }
 
-// Slopes of an image after its first pooling: a warp makes a line of every channel, a lane a channel.
-__device__ void back_to_line(float* room, const float* weights, const float* ones, const float* slopes,
-                             const flag* which, float* slopes_of_ones) {
-  __shared__ flag chosen[TWOS];
-  float *slope = room, *part = room + TWOS;
-  const int i = blockIdx.x - SECOND / 2 * GROUPS, thread = threadIdx.x, y = thread / 32;
-  const int lane = thread % 32, channel = min(lane, FIRST - 1);
-  for (int at = thread; at < TWOS; at += BACK)
-    slope[at] = slopes[(size_t)i * TWOS + at], chosen[at] = which[(size_t)i * TWOS + at];
-  float line[WIDE + 1] = {0};
-  for (int from = 0; from < SECOND; from += PART) {
+// Gradient of an image after its first pooling: a warp computes a line of every channel, a lane a channel.
+__device__ void input_gradient_2(float* room, const float* weights, const float* pooled_1, const float* gradient_2,
+                                 const flag* argmax, float* gradient_1) {
+  __shared__ flag chosen[SIZE_2];
+  float *local_gradient = room, *part = room + SIZE_2;
+  const int i = blockIdx.x - CHANNELS_2 / 2 * GROUPS, thread = threadIdx.x, y = thread / 32;
+  const int lane = thread % 32, channel = min(lane, CHANNELS_1 - 1);
+  for (int at = thread; at < SIZE_2; at += BACKWARD_THREADS)
+    local_gradient[at] = gradient_2[(size_t)i * SIZE_2 + at], chosen[at] = argmax[(size_t)i * SIZE_2 + at];
+  float line[SIDE_1 + 1] = {0};
+  for (int from = 0; from < CHANNELS_2; from += CHUNK) {
     __syncthreads();
-    for (int at = thread; at < PART * PATCH; at += BACK) part[at] = weights[WEIGHT_2 + from * PATCH + at];
+    for (int at = thread; at < CHUNK * PATCH; at += BACKWARD_THREADS)
+      part[at] = weights[WEIGHT_2 + from * PATCH + at];
     __syncthreads();
-    for (int other = from; other < from + PART; other++) {
+    for (int other = from; other < from + CHUNK; other++) {
       float weight[9];
 #pragma unroll
       for (int k = 0; k < 9; k++) weight[k] = part[(other - from) * PATCH + channel * 9 + k];
-      for (int above = max(y / 2 - 1, 0); above <= min(y / 2, NARROW - 1); above++)
+      for (int above = max(y / 2 - 1, 0); above <= min(y / 2, SIDE_2 - 1); above++)
 #pragma unroll
-        for (int p = 0; p < NARROW; p++) {
-          const int at = other * NARROWS + above * NARROW + p, k = y - 2 * above - chosen[at] / 2;
-          if (slope[at] == 0 || k < 0 || k > 2) continue;
+        for (int p = 0; p < SIDE_2; p++) {
+          const int at = other * AREA_2 + above * SIDE_2 + p, k = y - 2 * above - chosen[at] / 2;
+          if (local_gradient[at] == 0 || k < 0 || k > 2) continue;
 #pragma unroll
           for (int x = 0; x < 3; x++) {
-            const float more = slope[at] * (k == 0 ? weight[x] : k == 1 ? weight[3 + x] : weight[6 + x]);
+            const float more = local_gradient[at] * (k == 0 ? weight[x] : k == 1 ? weight[3 + x] : weight[6 + x]);
             if (chosen[at] % 2) line[2 * p + 1 + x] += more;
             else line[2 * p + x] += more;
           }
         }
     }
   }
-  if (lane >= FIRST) return;
+  if (lane >= CHANNELS_1) return;
 #pragma unroll
-  for (int x = 0; x < WIDE; x++) {
-    const size_t at = (size_t)i * ONES + lane * WIDES + y * WIDE + x;
-    slopes_of_ones[at] = ones[at] == 0 ? 0 : line[x];
+  for (int x = 0; x < SIDE_1; x++) {
+    const size_t at = (size_t)i * SIZE_1 + lane * AREA_1 + y * SIDE_1 + x;
+    gradient_1[at] = pooled_1[at] == 0 ? 0 : line[x];
   }
 }
 
-extern "C" __global__ void __launch_bounds__(BACK) back_to_ones(const float* weights, const float* ones,
-                                                                const float* slopes, const flag* which, float* parts,
-                                                                float* slopes_of_ones, int images) {
-  __shared__ float room[ONES];
-  if (blockIdx.x < SECOND / 2 * GROUPS)
-    layer_2(room, ones, slopes, which, parts, images);
+// Backward pass of the second convolution: weight gradients in the first blocks, input gradients in the others.
+extern "C" __global__ void __launch_bounds__(BACKWARD_THREADS) convolution_2_backward(
+    const float* weights, const float* pooled_1, const float* gradient_2, const flag* argmax, float* parts,
+    float* gradient_1, int images) {
+  __shared__ float room[SIZE_1];
+  if (blockIdx.x < CHANNELS_2 / 2 * GROUPS)
+    weight_gradient_2(room, pooled_1, gradient_2, argmax, parts, images);
   else
-    back_to_line(room, weights, ones, slopes, which, slopes_of_ones);
+    input_gradient_2(room, weights, pooled_1, gradient_2, argmax, gradient_1);
 }
 
-// The first layer's gradient, by a block for every channel; the others add up the second's.
-extern "C" __global__ void __launch_bounds__(1024) finish(const float* inputs, const float* slopes, const flag* which,
-                                                         const float* parts, float* gradient, int images) {
+// Weight gradient of the first convolution, one block per channel; further blocks add up that of the second.
+extern "C" __global__ void __launch_bounds__(1024) convolution_1_backward(
+    const float* inputs, const float* gradient_1, const flag* argmax, const float* parts, float* gradient,
+    int images) {
   __shared__ float partial[32][10];
   const int thread = threadIdx.x, channel = blockIdx.x;
-  if (channel >= FIRST) {
-    const int at = (channel - FIRST) * 1024 + thread;
+  if (channel >= CHANNELS_1) {
+    const int at = (channel - CHANNELS_1) * 1024 + thread;
     if (at >= LAYER_2) return;
     float sum = 0;
     for (int group = 0; group < GROUPS; group++) sum += parts[(size_t)group * LAYER_2 + at];
@@ -311,16 +324,16 @@ extern "C" __global__ void __launch_bounds__(1024) finish(const float* inputs, c
     return;
   }
   float sums[10] = {0};  // of nine weights and the bias
-  for (int k = thread; k < images * WIDES; k += 1024) {
-    const int i = k / WIDES, place = k % WIDES;
-    const size_t at = (size_t)i * ONES + channel * WIDES + place;
-    const float slope = slopes[at];
-    if (slope == 0) continue;
-    const int y = 2 * (place / WIDE) + which[at] / 2, x = 2 * (place % WIDE) + which[at] % 2;
+  for (int k = thread; k < images * AREA_1; k += 1024) {
+    const int i = k / AREA_1, place = k % AREA_1;
+    const size_t at = (size_t)i * SIZE_1 + channel * AREA_1 + place;
+    const float local_gradient = gradient_1[at];
+    if (local_gradient == 0) continue;
+    const int y = 2 * (place / SIDE_1) + argmax[at] / 2, x = 2 * (place % SIDE_1) + argmax[at] % 2;
     const float* corner = inputs + (size_t)i * PIXELS + y * SIDE + x;
 #pragma unroll
-    for (int w = 0; w < 9; w++) sums[w] += slope * corner[w / 3 * SIDE + w % 3];
-    sums[9] += slope;
+    for (int w = 0; w < 9; w++) sums[w] += local_gradient * corner[w / 3 * SIDE + w % 3];
+    sums[9] += local_gradient;
   }
 #pragma unroll
   for (int w = 0; w < 10; w++) {

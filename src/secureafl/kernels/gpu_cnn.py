@@ -12,19 +12,21 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-MOST_IMAGES = 1000  # of a batch; the scores of all are kept in one block's memory
+MAX_IMAGES = 1000  # of a batch: the logits of all must fit into the shared memory of a block
 
-_SIDE, _FIRST, _SECOND, _CLASSES = 28, 30, 50, 10  # of images; channels of the layers; classes
-_ONES, _TWOS = _FIRST * 13 * 13, _SECOND * 5 * 5  # what is left of an image after each pooling
-_LAYER_2 = _SECOND * (_FIRST * 9 + 1)
-_SEE, _HIDE, _UNITS, _IMAGES = 160, 4, 10, 8
-_BACK, _GROUPS = 32 * 13, 8  # a warp for every line
+_SIDE, _CHANNELS_1, _CHANNELS_2, _CLASSES = 28, 30, 50, 10
+_SIZE_1, _SIZE_2 = _CHANNELS_1 * 13 * 13, _CHANNELS_2 * 5 * 5  # of an image after each pooling
+_LAYER_2 = _CHANNELS_2 * (_CHANNELS_1 * 9 + 1)
+_FORWARD_THREADS, _FORWARD_UNITS, _BLOCK_UNITS, _BLOCK_IMAGES = 160, 4, 10, 8
+_BACKWARD_THREADS, _GROUPS = 32 * 13, 8  # a warp for every line; groups of images
 
 _NUMBERS = (
-    *(("SIDE", _SIDE), ("FIRST", _FIRST), ("SECOND", _SECOND), ("CLASSES", _CLASSES)),
-    *(("SEE", _SEE), ("AT_ONCE", 5)),  # threads, and channels a warp makes: half of all together
-    *(("HIDE", _HIDE), ("UNITS", _UNITS), ("IMAGES", _IMAGES)),
-    *(("BACK", _BACK), ("GROUPS", _GROUPS), ("PART", 10)),
+    *(("SIDE", _SIDE), ("CLASSES", _CLASSES)),
+    *(("CHANNELS_1", _CHANNELS_1), ("CHANNELS_2", _CHANNELS_2)),
+    *(("FORWARD_THREADS", _FORWARD_THREADS), ("WARP_CHANNELS", 5)),  # a block: half the channels
+    *(("FORWARD_UNITS", _FORWARD_UNITS), ("BLOCK_UNITS", _BLOCK_UNITS)),
+    *(("BLOCK_IMAGES", _BLOCK_IMAGES), ("GROUPS", _GROUPS)),
+    *(("BACKWARD_THREADS", _BACKWARD_THREADS), ("CHUNK", 10)),  # channels loaded at a time
 )
 
 
@@ -33,37 +35,39 @@ def cnn_gradient(
     inputs: Float[Tensor, "batch 1 28 28"],
     labels: Int[Tensor, " batch"],
 ) -> Float[Tensor, " d"]:
-    """Of the mean cross entropy of `tasks.models.paper_cnn`, whatever its hidden layer's size."""
+    """Gradient of the mean cross entropy of `tasks.models.paper_cnn`, with any hidden layer."""
     images, hidden = len(inputs), _hidden_units(weights.numel())
     inputs, gradient = inputs.contiguous(), torch.empty_like(weights)
-    ones, slopes_of_ones = weights.new_empty(2, images, _ONES)
-    twos, slopes_of_twos = weights.new_empty(2, images, _TWOS)
-    units, slopes_of_units = weights.new_empty(2, images, hidden)
+    pooled_1, gradient_1 = weights.new_empty(2, images, _SIZE_1)
+    pooled_2, gradient_2 = weights.new_empty(2, images, _SIZE_2)
+    units, unit_gradient = weights.new_empty(2, images, hidden)
     parts = weights.new_empty(_GROUPS, _LAYER_2)
-    which_ones = torch.empty_like(ones, dtype=torch.uint8)
-    which_twos = torch.empty_like(twos, dtype=torch.uint8)
+    argmax_1 = torch.empty_like(pooled_1, dtype=torch.uint8)
+    argmax_2 = torch.empty_like(pooled_2, dtype=torch.uint8)
 
     def launch(name: str, grid: tuple[int, ...], threads: int, given: list[Any], room=0) -> None:
         _kernel(name, hidden)((*grid, 1, 1)[:3], (threads, 1, 1), given, shared_mem=room)
 
-    seen = [weights, inputs, ones, which_ones, twos, which_twos]
-    launch("see", (images, 2), _SEE, seen)
-    launch("hide", (-(-hidden // _HIDE),), 256, [weights, twos, units, images])
-    answered = [weights, units, labels, gradient, slopes_of_units, images]
-    launch("answer", (1,), 1024, answered, room=4 * _CLASSES * images)
-    columns, lines = -(-_TWOS // 128), -(-hidden // _UNITS) + -(-images // _IMAGES)
-    given = [weights, twos, slopes_of_units, gradient, slopes_of_twos, images]
-    launch("back_to_twos", (columns, lines), 128, given)
-    given = [weights, ones, slopes_of_twos, which_twos, parts, slopes_of_ones, images]
-    launch("back_to_ones", (_SECOND // 2 * _GROUPS + images,), _BACK, given)
-    given = [inputs, slopes_of_ones, which_ones, parts, gradient, images]
-    launch("finish", (_FIRST + -(-_LAYER_2 // 1024),), 1024, given)
+    given = [weights, inputs, pooled_1, argmax_1, pooled_2, argmax_2]
+    launch("convolutions_forward", (images, 2), _FORWARD_THREADS, given)
+    given = [weights, pooled_2, units, images]
+    launch("hidden_forward", (-(-hidden // _FORWARD_UNITS),), 256, given)
+    given = [weights, units, labels, gradient, unit_gradient, images]
+    launch("output_layer", (1,), 1024, given, room=4 * _CLASSES * images)
+    columns, lines = -(-_SIZE_2 // 128), -(-hidden // _BLOCK_UNITS) + -(-images // _BLOCK_IMAGES)
+    given = [weights, pooled_2, unit_gradient, gradient, gradient_2, images]
+    launch("hidden_backward", (columns, lines), 128, given)
+    blocks, given = _CHANNELS_2 // 2 * _GROUPS + images, [weights, pooled_1, gradient_2, argmax_2]
+    given += [parts, gradient_1, images]
+    launch("convolution_2_backward", (blocks,), _BACKWARD_THREADS, given)
+    given = [inputs, gradient_1, argmax_1, parts, gradient, images]
+    launch("convolution_1_backward", (_CHANNELS_1 + -(-_LAYER_2 // 1024),), 1024, given)
     return gradient
 
 
 def _hidden_units(parameters: int) -> int:
-    """From all parameters: those of the convolutions and the last bias, then some for each unit."""
-    return (parameters - _FIRST * 10 - _LAYER_2 - _CLASSES) // (_TWOS + 1 + _CLASSES)
+    """The size of the hidden layer of a CNN with so many parameters."""
+    return (parameters - _CHANNELS_1 * 10 - _LAYER_2 - _CLASSES) // (_SIZE_2 + 1 + _CLASSES)
 
 
 def _kernel(name: str, hidden: int) -> Any:

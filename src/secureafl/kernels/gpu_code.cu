@@ -1,4 +1,4 @@
-// The step of SecureAFL on a GPU: the kernels behind `kernels.gpu`, compiled for CLIENTS and SLOTS when
+// The server step of SecureAFL on a GPU: the kernels behind `kernels.gpu`, compiled for CLIENTS and SLOTS when
 // first used, after `gpu_sums.cu`. Nothing is read back by the host, so a whole step can be recorded and
 // replayed.
 // WIDTH, GRADIENT, BASE, OWN: `kernels.tiles`. NETWORK: comparisons that sort half of the clients.
@@ -6,10 +6,10 @@
 #define ROWS (CLIENTS * SLOTS)
 #define HIGHEST 3.402823466e38f
 
-// An upload beside its client's last: whether there is one, and s's, s'y, y'y, g'g.
+// Whether a client's last upload is known, and s's, s'y, y'y, g'g since then.
 extern "C" __global__ void tiled_secant_products(const float* vectors, const flag* known, const index* client,
-                                const float* upload, const float* base, double* sums, flag* found_known,
-                                double* found, unsigned* counter, int d) {
+                                                 const float* upload, const float* base, double* sums,
+                                                 flag* found_known, double* found, unsigned* counter, int d) {
   if (blockIdx.x == 0 && threadIdx.x == 0) *found_known = known[*client];
   double values[4] = {0, 0, 0, 0};
 #pragma unroll 4
@@ -81,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(HISTORY) filter_update(
   found[2] = !known && length > radius ? radius / length : 1;
 }
 
-// Where a client's step and change go, and whether they are curved: see `reference.place_pair`.
+// Places of a client's step and change, and whether s'y is large enough: see `reference.place_pair`.
 extern "C" __global__ void place_pair(index* appended, const index* client, const flag* known,
                                       const double* ss, const double* sy, const flag* keep,
                                       index* places, flag* curved, double min_curvature, int pairs) {
@@ -91,14 +91,14 @@ extern "C" __global__ void place_pair(index* appended, const index* client, cons
   appended[*client] = count + (*curved && *keep);
 }
 
-// Whose vectors are aggregated, by one block: see `reference.select_participants`.
-extern "C" __global__ void select_participants(const flag* known, double* shares, const index* client, const flag* heard,
-                                flag* present, index* count) {
+// Clients whose vectors are aggregated: see `reference.select_participants`. One block.
+extern "C" __global__ void select_participants(const flag* known, double* shares, const index* client,
+                                               const flag* included, flag* present, index* count) {
   __shared__ int partial[ONE_CLIENT / 32];
   const index c = *client;
   int there = 0;
   for (int i = threadIdx.x; i < CLIENTS; i += ONE_CLIENT) {
-    present[i] = i == c ? *heard : known[i];
+    present[i] = i == c ? *included : known[i];
     there += present[i];
   }
   if (threadIdx.x < SLOTS) shares[c * SLOTS + threadIdx.x] = threadIdx.x == GRADIENT;
@@ -111,7 +111,7 @@ extern "C" __global__ void select_participants(const flag* known, double* shares
   *count = total;
 }
 
-// The memory once the model has moved: see `reference.after_step`. In place.
+// Inner products after a step of the model, in place: see `reference.after_step`.
 extern "C" __global__ void after_step(double* along, double* squared, const double* step_along,
                                       const double* with_model, const double* step_squared,
                                       const index* count, flag* stepped, double rate, double largest) {
@@ -123,9 +123,9 @@ extern "C" __global__ void after_step(double* along, double* squared, const doub
   else *squared += rate * (rate * *step_squared - 2 * *with_model);
 }
 
-#define SUMS (ROWS + 3)  // of `order_pass`: rows with the step; model, step and upload with it
+#define SUMS (ROWS + 3)  // of `order_pass`: products of the step with rows, model and itself; distance to the upload
 
-// Sums over blocks of `order_pass`: a lane for each, the warps share the blocks.
+// Adds up the sums of all blocks of `order_pass`: a lane for each sum, the warps share the blocks.
 extern "C" __global__ void add_up(const double* sums, double* found, int blocks) {
   __shared__ double partial[ONE_CLIENT / 32][32];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, r = blockIdx.x * 32 + lane;
@@ -139,16 +139,16 @@ extern "C" __global__ void add_up(const double* sums, double* found, int blocks)
   found[r] = total;
 }
 
-// Products of a client's rows (the upload's only with itself) and, last, the model.
+// Inner products of a client's rows (the upload's only with itself) and, last, the model.
 #define PAIRS_OF_ROWS (1 + SLOTS * (SLOTS + 1) / 2)
 
 // Puts new rows into a client's places and computes its inner products anew.
 // `parts`: for each of `places` 0 (upload), 1 (step) or 2 (change).
 extern "C" __global__ void store_upload(float* vectors, const index* client, const float* upload,
-                                    const float* base, const float* model, const index* places,
-                                    const flag* keep_all, const flag* keep_entry, double* sums,
-                                    double* gram, double* along, flag* known, double* squared,
-                                    unsigned* counter, int count, int parts, int d) {
+                                        const float* base, const float* model, const index* places,
+                                        const flag* keep_all, const flag* keep_entry, double* sums,
+                                        double* gram, double* along, flag* known, double* squared,
+                                        unsigned* counter, int count, int parts, int d) {
   double values[PAIRS_OF_ROWS];
 #pragma unroll
   for (int k = 0; k < PAIRS_OF_ROWS; k++) values[k] = 0;
@@ -239,13 +239,13 @@ __device__ int kth_key(const int* keys, int k) {
       return __reduce_min_sync(FULL, smallest);
     }
     if (below > k) continue;
-    if (trial == 0 && keys_below(keys, 1) > k) return 0;  // as where nothing flows through a unit
+    if (trial == 0 && keys_below(keys, 1) > k) return 0;  // common: zeros of inactive units
     found = trial;
   }
   return found;
 }
 
-// Mean of the first-th to last-th smallest of a column, by a warp; rows of nobody are outside.
+// Mean of the first-th to last-th smallest of a column, by a warp; rows of absent clients do not count.
 __device__ float order_mean(const float* column, const flag* there, int first, int last) {
   const int lane = threadIdx.x % 32;
   int keys[KEYS];
@@ -289,8 +289,8 @@ __device__ float order_mean(const float* column, const flag* there, int first, i
 
 __device__ void sort_half(float* v) { NETWORK }
 
-// The two middle ones of a column, each times its weight, by a thread. With one half reversed, the
-// smaller of each couple are the lower half of all, the larger the upper: the middle is between.
+// The two middle values of a column, each times its weight, by a thread. With one half reversed, the
+// smaller of each couple are the lower half of all, the larger the upper half: the middle lies between.
 __device__ float middle(const float* column, float below, float above) {
   float one[HALF], other[HALF];
 #pragma unroll
@@ -309,7 +309,7 @@ __device__ float middle(const float* column, float below, float above) {
 }
 #endif
 
-// Combine, select, inner products; each block takes every so many-th tile.
+// Combine, select and form inner products; block b takes tiles b, b + gridDim.x, ...
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) order_pass(
     const float* __restrict__ vectors, const double* __restrict__ shares, const float* __restrict__ model,
     const float* __restrict__ upload, const flag* __restrict__ present, const index* first_at,
@@ -319,11 +319,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) order_pass(
   float* share = (float*)(along + ROWS);                   // [ROWS]
   float* columns = share + ROWS;                           // [WIDTH][COLUMN]
   float* step = columns + WIDTH * COLUMN;                  // [WIDTH]
-  float* fill = step + WIDTH;                              // [ROWS_PADDED]: rows that nobody stands for
+  float* fill = step + WIDTH;                              // [ROWS_PADDED]: values for rows without a client
   flag* there = (flag*)(fill + ROWS_PADDED);               // [CLIENTS]
   __shared__ int gone;
   const int thread = threadIdx.x;
-  if (thread < 32) {  // as many lowest as highest values: that leaves the middle in the middle
+  if (thread < 32) {  // as many lowest as highest values, so that the middle of the others stays there
     int away = 0, met = 0;
     for (int i = thread; i < CLIENTS; i += 32) away += !present[i];
     away = __reduce_add_sync(FULL, away);

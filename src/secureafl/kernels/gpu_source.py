@@ -1,4 +1,4 @@
-"""What every kernel for a GPU needs: to be compiled, by what torch brings along, and launched."""
+"""Compile kernels for a GPU, by what torch brings along, and choose their launch sizes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ONE_CLIENT = 256  # threads of a block of a kernel that works on one client
 
 @functools.cache
 def compiled(file: str, name: str, numbers: tuple[tuple[str, Any], ...], *lines: str) -> Any:
-    """A kernel of that file, compiled with these numbers and lines before it."""
+    """A kernel of a file, compiled with these numbers as macros and these lines before it."""
     folder = files("secureafl.kernels")
     given = [f"#define {key} {value}" for key, value in (("ONE_CLIENT", ONE_CLIENT), *numbers)]
     parts = [folder.joinpath(part).read_text() for part in ("gpu_sums.cu", file)]
@@ -24,18 +24,18 @@ def compiled(file: str, name: str, numbers: tuple[tuple[str, Any], ...], *lines:
 
 
 def blocks_for(size: int, device: torch.device) -> int:
-    """Enough for all coordinates, and no more than run at a time."""
+    """The number of blocks for so many coordinates, no more than run at a time."""
     return min(-(-size // (4 * ONE_CLIENT)), 2 * processors(device)) or 1
 
 
 @functools.cache
 def processors(device: torch.device) -> int:
-    """Of the GPU: how many of its blocks surely run side by side."""
+    """The number of multiprocessors: so many blocks surely run side by side."""
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def counter_for(device: torch.device) -> Tensor:
-    """Of blocks that are done; one for each stream, since streams run side by side."""
+    """A counter of finished blocks; one for each stream, since streams run side by side."""
     return _counter_of(device, torch.cuda.current_stream(device).cuda_stream)
 
 

@@ -1,7 +1,7 @@
-"""Machine code for this very CPU, made with LLVM: vectors of floats, loops, and little else.
+"""Machine code for this CPU, made with LLVM: vectors of floats, loops, and little else.
 
-Written down directly instead of through a compiler of Python: the sorting of fifty registers, the
-layout of a tile and what stays in the cache are the whole point, and compiling takes a moment.
+A compiler of Python would give no control over what makes these passes fast: sorting in registers,
+the layout of a tile and what stays in the cache. Compiling takes a moment.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _INT32 = ir.IntType(32)
 
 
 def floats(count: int) -> ir.VectorType:
-    """The type of so many floats side by side."""
+    """The type of a vector of `count` floats."""
     return ir.VectorType(FLOAT, count)
 
 
@@ -31,29 +31,29 @@ class Emitter:
         self.builder = builder
 
     def at(self, array: Any, offset: Any) -> Any:
-        """The place `offset` elements into an array."""
+        """The address `offset` elements into an array."""
         return self.builder.gep(array, [INT(offset) if isinstance(offset, int) else offset])
 
     def local(self, count: int) -> Any:
-        """Room for so many floats, gone when the function returns."""
+        """Memory for `count` floats that is freed when the function returns."""
         room = self.builder.alloca(FLOAT, size=INT(count))
         room.align = 64
         return room
 
     def load(self, array: Any, offset: Any, kind: Any = FLOAT) -> Any:
-        """A value, or several side by side, from an array."""
+        """Load a value, or a vector of them, from an array."""
         pointer = self.builder.bitcast(self.at(array, offset), kind.as_pointer())
         loaded = self.builder.load(pointer)
         loaded.align = 4
         return loaded
 
     def store(self, value: Any, array: Any, offset: Any) -> None:
-        """Put a value, or several side by side, into an array."""
+        """Store a value, or a vector of them, in an array."""
         pointer = self.builder.bitcast(self.at(array, offset), value.type.as_pointer())
         self.builder.store(value, pointer).align = 4
 
     def fetch(self, array: Any, offset: Any, level: int) -> None:
-        """Start to bring something into the cache of this level; any address will do."""
+        """Prefetch into the cache of this level; the address need not be valid."""
         module, byte = self.builder.module, ir.IntType(8).as_pointer()
         name = "llvm.prefetch.p0"
         call = module.globals.get(name) or ir.Function(
@@ -63,7 +63,7 @@ class Emitter:
         self.builder.call(call, [place, _INT32(0), _INT32(4 - level), _INT32(1)])  # read, data
 
     def spread(self, value: Any, count: int) -> Any:
-        """One number in every place of a vector."""
+        """A vector with one number in every place."""
         nothing = ir.Constant(ir.VectorType(value.type, count), ir.Undefined)
         one = self.builder.insert_element(nothing, value, _INT32(0))
         return self.pick(one, [0] * count)
@@ -73,11 +73,6 @@ class Emitter:
         other = ir.Constant(one.type, ir.Undefined) if other is None else other
         wanted = ir.Constant(ir.VectorType(_INT32, len(places)), places)
         return self.builder.shuffle_vector(one, other, wanted)
-
-    def parts(self, vector: Any, count: int) -> list[Any]:
-        """A vector cut into shorter ones."""
-        size = vector.type.count
-        return [self.pick(vector, list(range(k, k + count))) for k in range(0, size, count)]
 
     def pair_sums(self, one: Any, other: Any) -> Any:
         """Sums of neighbours in two vectors put end to end."""
@@ -90,11 +85,11 @@ class Emitter:
         return self._intrinsic("fma", one, other, total)
 
     def smaller(self, one: Any, other: Any) -> Any:
-        """Place by place."""
+        """The smaller of two vectors in each place."""
         return self._intrinsic("minnum", one, other)
 
     def larger(self, one: Any, other: Any) -> Any:
-        """Place by place."""
+        """The larger of two vectors in each place."""
         return self._intrinsic("maxnum", one, other)
 
     def _intrinsic(self, name: str, *values: Any) -> Any:
@@ -107,7 +102,7 @@ class Emitter:
 
     @contextlib.contextmanager
     def loop(self, start: Any, stop: Any) -> Iterator[Any]:
-        """Over whole numbers, not including `stop`; yields the number."""
+        """Loop over whole numbers, not including `stop`; yields the number."""
         start, stop = (INT(x) if isinstance(x, int) else x for x in (start, stop))
         builder, before = self.builder, self.builder.block
         body, after = (builder.append_basic_block(name) for name in ("body", "after"))
@@ -123,7 +118,7 @@ class Emitter:
 
 
 class Number:
-    """A double in a register that Python's operators work on; comparisons give a truth value."""
+    """A double in a register, with Python's operators; comparisons give a truth value."""
 
     def __init__(self, builder: ir.IRBuilder, value: Any) -> None:
         self.builder = builder
@@ -176,14 +171,14 @@ class Number:
 
 
 def where(flag: Number, one: Any, other: Any) -> Number:
-    """One number or the other, without a branch."""
+    """Select one number or the other, without a branch."""
     builder = flag.builder
     one, other = (x if isinstance(x, Number) else Number(builder, x) for x in (one, other))
     return Number(builder, builder.select(flag.value, one.value, other.value))
 
 
 def sqrt(number: Number) -> Number:
-    """Its square root."""
+    """The square root of a number."""
     root = number.builder.module.declare_intrinsic("llvm.sqrt", [DOUBLE])
     return Number(number.builder, number.builder.call(root, [number.value]))
 
@@ -199,7 +194,7 @@ def function(kinds: list[Any]) -> tuple[ir.Module, list[Any], Emitter]:
 
 
 def machine_code(module: ir.Module) -> Any:
-    """The module's function, callable; it does not hold Python's lock while it runs."""
+    """Compile a module's function; it does not hold Python's lock while it runs."""
     machine = _machine()
     parsed = llvm.parse_assembly(str(module))
     parsed.triple = machine.triple
@@ -216,7 +211,7 @@ def machine_code(module: ir.Module) -> Any:
 
 
 def address(array: np.ndarray) -> int:
-    """Where an array's numbers lie, for machine code; faster than `ctypes`."""
+    """The address of an array's numbers; faster than by `ctypes`."""
     return array.__array_interface__["data"][0]
 
 
@@ -227,7 +222,7 @@ def _ctype(kind: Any) -> Any:
 
 
 def _machine() -> Any:
-    """A description of this CPU; one for each engine, which takes it over."""
+    """A description of this CPU; each engine takes over one of its own."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     target = llvm.Target.from_triple(llvm.get_process_triple())

@@ -1,4 +1,4 @@
-"""What the server remembers of every client: vectors, and their inner products.
+"""The server's memory: vectors stored per client, and their inner products.
 
 The inner products are kept up to date round by round, so that an estimator chooses the shares of
 its combination without touching a vector: those among a client's own vectors change only when it
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Memory(NamedTuple):
-    """Row k is client k's. Inner products are float64."""
+    """Stored vectors and inner products; row k is client k's. Inner products are float64."""
 
     vectors: Float[Tensor, "tiles n slots width"]
     known: Bool[Tensor, " n"]
@@ -29,7 +29,7 @@ class Memory(NamedTuple):
 
 
 def no_memory(num_clients: int, slots: int, weights: Tensor) -> Memory:
-    """Nobody has been heard of."""
+    """The memory before the first upload."""
     exact = {"dtype": torch.float64, "device": weights.device}
     return Memory(
         allocate(num_clients, slots, weights),
@@ -41,7 +41,7 @@ def no_memory(num_clients: int, slots: int, weights: Tensor) -> Memory:
 
 
 def without_client(memory: Memory, client: Int[Tensor, ""]) -> Memory:
-    """As if the client had never been heard of, in place; so in all versions of the operations."""
+    """Forget a client, in place; the same for all versions of the operations."""
     index = client.view(1)
     memory.vectors.index_fill_(1, index, 0)
     for rows in (memory.known, memory.gram, memory.along):

@@ -1,4 +1,4 @@
-"""The few hot operations: one name each, whatever runs underneath."""
+"""The hot operations of the server step, each run by the version that fits the tensor's device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def tiled_secant_products(memory: Memory, arrival: Arrival) -> SecantProducts:
-    """An upload beside what is remembered of its client."""
+    """Inner products of an upload, and of the changes since the last one stored of its client."""
     return version_for(memory.vectors).tiled_secant_products(memory, arrival)
 
 
@@ -41,9 +41,9 @@ def place_pair(
     pairs: int,
     min_curvature: float,
 ) -> tuple[Int[Tensor, 2], Bool[Tensor, ""]]:
-    """Where in its ring of `pairs` a client's step and change go, and whether they are curved.
+    """Places of a client's step and change in its ring of `pairs`, and whether s'y is large enough.
 
-    `appended`, pairs each client ever gave, counts one more if they are and `keep` holds.
+    `appended` counts the pairs each client ever stored: one more if it is and `keep` holds.
     """
     version = version_for(appended)
     return version.place_pair(appended, client, secant, keep, pairs, min_curvature)
@@ -53,13 +53,14 @@ def select_participants(
     known: Bool[Tensor, " n"],
     shares: Float[Tensor, "n slots"],
     client: Int[Tensor, ""],
-    heard: Bool[Tensor, ""],
+    included: Bool[Tensor, ""],
 ) -> tuple[Bool[Tensor, " n"], Int[Tensor, ""]]:
-    """Whose vectors are aggregated, and how many they are: all known, the client only if `heard`.
+    """Mark and count the clients whose vectors are aggregated.
 
-    The client's own `shares` become those of its upload alone, in place.
+    These are all known clients, and the one that uploaded only if `included`. Its own `shares`
+    become those of its upload alone, in place.
     """
-    return version_for(shares).select_participants(known, shares, client, heard)
+    return version_for(shares).select_participants(known, shares, client, included)
 
 
 def after_step(
@@ -67,8 +68,8 @@ def after_step(
 ) -> tuple[Bool[Tensor, ""], Memory]:
     """The memory once the model has moved by -learning_rate times the step's direction.
 
-    It does not move, which the flag tells, if `count` is 0 or the direction is longer than any of
-    use: the server would not take it, and then the inner products would be wrong.
+    The flag says whether it has. It does not move if `count` is 0 or the direction is longer than
+    the server accepts; inner products updated for such a step would be wrong.
     """
     return version_for(memory.vectors).after_step(memory, step, learning_rate, count)
 
@@ -80,7 +81,7 @@ def store_upload(
     weights: Float[Tensor, " d"],
     keep: Bool[Tensor, ""],
 ) -> Memory:
-    """Put the upload and what comes with it in its client's rows where `keep` holds.
+    """Store an upload and the estimator's entry in its client's rows where `keep` holds.
 
     That client's inner products, and the model's with itself, are computed anew.
     """
@@ -95,7 +96,7 @@ def order_step(
     weights: Float[Tensor, " d"],
     selection: Selection,
 ) -> tuple[Step, Memory]:
-    """`store_upload`, then a mean of order statistics over the clients, in one pass."""
+    """`store_upload`, then a mean of order statistics over the clients, in one pass over memory."""
     version = version_for(memory.vectors)
     return version.order_step(memory, arrival, entry, keep, weights, selection)
 
@@ -103,12 +104,16 @@ def order_step(
 def lbfgs_shares(
     inner: Inner, appended: Int[Tensor, " n"], pairs: int, max_correction: float
 ) -> Float[Tensor, "n parts"]:
-    """Of every remembered vector in its client's estimate (`kernels.bfgs`)."""
+    """Share of every stored vector in its client's L-BFGS estimate g + B (w - base).
+
+    The correction B (w - base) is capped at `max_correction` times the norm of g. `appended` counts
+    the pairs each client ever stored; the last `pairs` of them lie in a ring.
+    """
     return version_for(inner.vectors).lbfgs_shares(inner, appended, pairs, max_correction)
 
 
 def secant_products(uploads: Uploads, arrival: Arrival) -> SecantProducts:
-    """As `tiled_secant_products`, where the last uploads are all that is remembered."""
+    """As `tiled_secant_products`, where only the last uploads are stored."""
     return version_for(arrival.gradient).secant_products(uploads, arrival)
 
 
@@ -121,9 +126,9 @@ def update_stats(
     clip_to_median_norm: bool,
     memory: float,
 ) -> Float[Tensor, ""]:
-    """Update a client's norm, consistency and curvature; gives the factor its upload is scaled by.
+    """Update a client's norm, consistency and curvature; returns the factor for its upload.
 
-    Its client is `known` from now on. A first upload is clipped to `clip_norm`; with
+    The client is `known` from now on. A first upload is clipped to `clip_norm`; with
     `clip_to_median_norm` every upload is also clipped to the median norm of the known clients.
     """
     return version_for(known).update_stats(
@@ -136,17 +141,20 @@ def update_momentum(
     recent_update: Float[Tensor, "n d"],
     update_history: Float[Tensor, "n d"],
     arrival: Arrival,
-    heard: Bool[Tensor, ""],
+    known_before: Bool[Tensor, ""],
     scale: Float[Tensor, ""],
     short_momentum: float,
     long_momentum: float,
 ) -> Float[Tensor, " d"]:
-    """Put an upload into its client's rows, in place; gives a copy of its update history.
+    """Update a client's recent update and update history, in place; returns a copy of the latter.
 
-    Both are moving averages of the scaled uploads; a client not `heard` before starts anew.
+    Both are moving averages of the scaled uploads; those of a client not `known_before` start anew.
+    The upload itself is stored in `sent`.
     """
     rows, memories = (sent, recent_update, update_history), (short_momentum, long_momentum)
-    return version_for(recent_update).update_momentum(*rows, arrival, heard, scale, *memories)
+    return version_for(recent_update).update_momentum(
+        *rows, arrival, known_before, scale, *memories
+    )
 
 
 def weigh_clients(
@@ -156,9 +164,10 @@ def weigh_clients(
     products: Float[Tensor, " n"],
     config: TrustConfig,
 ) -> TrustWeights:
-    """What every client's recent_update counts for after one has spoken (`core.trust`).
+    """Shares of the clients' recent updates in the step after an upload of one (`core.trust`).
 
-    `products`: of that one's update_history with everybody's; they and the age of words are noted.
+    `products` are the inner products of that client's update history with those of all clients.
+    They are stored in `stats`, and the freshness of all updates there is brought up to date.
     """
     return version_for(products).weigh_clients(stats, known, client, products, config)
 
@@ -169,7 +178,7 @@ def similarity_weights(
     similarity_penalty: float,
     disagreement_penalty: float,
 ) -> Float[Tensor, " n"]:
-    """Weights of the known clients, from the inner products of what they say (`core.trust`)."""
+    """Weights of the known clients from inner products of their histories (`core.trust`)."""
     return version_for(gram).similarity_weights(
         gram, known, similarity_penalty, disagreement_penalty
     )

@@ -1,8 +1,8 @@
-"""The hot operations in plain torch, on any device: what the fast versions are compared with."""
+"""The hot operations in plain torch, on any device: the reference for the fast versions."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,9 +17,9 @@ from secureafl.core.trust import (
 )
 from secureafl.core.types import SecantProducts
 from secureafl.core.uploads import with_upload
-from secureafl.kernels.bfgs import lbfgs_shares as _lbfgs_shares
-from secureafl.kernels.step import FilterResult, Selection, Step, moves_since, step_along
+from secureafl.kernels.step import FilterResult, Selection, Step, secant_inner_products, step_along
 from secureafl.kernels.tiles import BASE, GRADIENT, OWN, as_tiles, combine, read_client
+from secureafl.linalg.lbfgs import Products, bfgs_product, cap
 from secureafl.linalg.order import order_mean
 from secureafl.linalg.quantile import observe, quantile
 from secureafl.linalg.rows import clip_factors
@@ -40,8 +40,8 @@ __all__ = ["similarity_weights", "weigh_clients"]  # of `core.trust`
 def tiled_secant_products(memory: Memory, arrival: Arrival) -> SecantProducts:
     """See `kernels.operations.tiled_secant_products`."""
     mine = read_client(memory.vectors[:, :, :OWN], arrival.client, arrival.gradient.numel())
-    moves = moves_since(mine[GRADIENT], mine[BASE], arrival)
-    return SecantProducts(row(memory.known, arrival.client), *moves)
+    inner = secant_inner_products(mine[GRADIENT], mine[BASE], arrival)
+    return SecantProducts(row(memory.known, arrival.client), *inner)
 
 
 def filter_update(
@@ -93,7 +93,7 @@ def store_upload(
 
 
 def _renewed(mine: Tensor, arrival: Arrival, entry: Entry) -> Tensor:
-    """A client's rows after an upload that is kept."""
+    """The rows of a client after an upload that is kept."""
     parts = {
         "upload": arrival.gradient,
         "step": arrival.base - mine[BASE],
@@ -107,7 +107,7 @@ def _renewed(mine: Tensor, arrival: Arrival, entry: Entry) -> Tensor:
 
 
 def inner_products(rows: Tensor, model: Tensor) -> Tensor:
-    """Of all rows and, last, the model with each other, in float64; see `core.types.Inner`."""
+    """Inner products of all rows and, last, the model, in float64; see `core.types.Inner`."""
     exact = torch.cat([rows, model[None]]).double()
     upload = torch.arange(len(exact), device=rows.device) == GRADIENT
     asked = ~(upload[:, None] ^ upload)
@@ -115,13 +115,13 @@ def inner_products(rows: Tensor, model: Tensor) -> Tensor:
 
 
 def select_participants(
-    known: Tensor, shares: Tensor, client: Tensor, heard: Tensor
+    known: Tensor, shares: Tensor, client: Tensor, included: Tensor
 ) -> tuple[Tensor, Tensor]:
     """See `kernels.operations.select_participants`."""
     index = client.view(1)
     shares.index_fill_(0, index, 0)
     shares[:, GRADIENT].index_fill_(0, index, 1)
-    present = known.index_copy(0, index, heard.view(1))
+    present = known.index_copy(0, index, included.view(1))
     return present, present.sum()
 
 
@@ -158,17 +158,59 @@ def lbfgs_shares(inner: Inner, appended: Tensor, pairs: int, max_correction: flo
     """See `kernels.operations.lbfgs_shares`."""
     arrays = inner.vectors, inner.model, inner.squared, appended
     if appended.device.type != "cpu":
-        return _lbfgs_shares(torch, *arrays, pairs, max_correction)
+        return shares_of_arrays(torch, *arrays, pairs, max_correction)
     gram, along, squared, counts = (array.numpy() for array in arrays)
-    with np.errstate(all="ignore"):  # what is not finite is dropped there
-        made = _lbfgs_shares(np, gram, along, squared, counts, pairs, max_correction)
+    with np.errstate(all="ignore"):  # `bfgs_product` drops what is not finite
+        made = shares_of_arrays(np, gram, along, squared, counts, pairs, max_correction)
     return torch.from_numpy(made)
+
+
+def shares_of_arrays(
+    xp: Any, gram: Any, along: Any, squared: Any, appended: Any, pairs: int, max_correction: float
+) -> Any:
+    """`lbfgs_shares` on the arrays of a library `xp`, NumPy or torch."""
+    place = xp.arange(pairs, device=gram.device)
+    ring = (appended[:, None] + place) % pairs  # oldest first; empty places before them
+    order = OWN + xp.concatenate([ring, ring + pairs], axis=1)
+    client = xp.arange(len(gram), device=gram.device)[:, None]
+    inner = _ordered_products(xp, gram, along, squared, client, order)
+    made = bfgs_product(xp, inner, appended)
+    scale = cap(xp, made.length, max_correction * xp.sqrt(gram[:, GRADIENT, GRADIENT]))
+    shares = xp.zeros(gram.shape[:2], dtype=gram.dtype, device=gram.device)
+    shares[:, GRADIENT] = 1.0
+    shares[:, BASE] = scale * made.of_vector
+    of_pairs = xp.stack([scale * factor for factor in made.of_steps + made.of_changes], 1)
+    shares[client, order] = of_pairs
+    return shares
+
+
+def _ordered_products(
+    xp: Any, gram: Any, along: Any, squared: Any, client: Any, order: Any
+) -> Products:
+    """Inner products of the pairs, oldest first, and of them with v = w - base."""
+    size = order.shape[1] // 2
+    ordered = gram[client[:, :, None], order[:, :, None], order[:, None, :]]
+    table = xp.moveaxis(ordered, 0, 2)
+    with_v = (along - gram[:, BASE])[client, order].T
+    drift = squared - 2 * along[:, BASE] + gram[:, BASE, BASE]
+
+    def block(down: int, right: int) -> list[list[Any]]:
+        return [[table[down + i, right + k] for k in range(size)] for i in range(size)]
+
+    return Products(
+        steps=block(0, 0),
+        cross=block(0, size),
+        changes=block(size, size),
+        along_steps=list(with_v[:size]),
+        along_changes=list(with_v[size:]),
+        squared=xp.where(drift > 0, drift, 0.0),
+    )
 
 
 def secant_products(uploads: Uploads, arrival: Arrival) -> SecantProducts:
     """See `kernels.operations.secant_products`."""
     gradient, base, known = (row(kind, arrival.client) for kind in uploads)
-    return SecantProducts(known, *moves_since(gradient, base, arrival))
+    return SecantProducts(known, *secant_inner_products(gradient, base, arrival))
 
 
 def update_stats(
@@ -183,15 +225,15 @@ def update_stats(
     """See `kernels.operations.update_stats`."""
     product = (secant.ss * secant.yy).sqrt()
     moved = secant.known & (product > 0) & (product < torch.inf)
-    bend = secant.sy / torch.where(moved, product, 1)
-    update_curvature(stats.curvature, client, bend, moved, memory)
+    cosine = secant.sy / torch.where(moved, product, 1)
+    update_curvature(stats.curvature, client, cosine, moved, memory)
     known.index_fill_(0, client.view(1), True)
-    length = secant.squared.sqrt()
-    most = torch.where(secant.known, length, length.clamp(max=clip_norm))
-    set_row(stats.lengths, client, most, torch.ones_like(secant.known))
+    norm = secant.squared.sqrt()
+    clipped = torch.where(secant.known, norm, norm.clamp(max=clip_norm))
+    set_row(stats.norms, client, clipped, torch.ones_like(secant.known))
     if clip_to_median_norm:
-        most = torch.minimum(most, lower_median(stats.lengths, known))
-    scale = clip_factors(length, most)
+        clipped = torch.minimum(clipped, lower_median(stats.norms, known))
+    scale = clip_factors(norm, clipped)
     update_consistency(stats.consistency, client, secant.known, secant.squared * scale**2, memory)
     return scale
 
@@ -201,7 +243,7 @@ def update_momentum(
     recent_update: Tensor,
     update_history: Tensor,
     arrival: Arrival,
-    heard: Tensor,
+    known_before: Tensor,
     scale: Tensor,
     short_momentum: float,
     long_momentum: float,
@@ -210,6 +252,6 @@ def update_momentum(
     with_upload(sent, arrival)
     upload, index = exactly_scaled(arrival.gradient, scale), arrival.client.view(1)
     for kind, memory in ((recent_update, short_momentum), (update_history, long_momentum)):
-        kept = memory * heard.to(upload.dtype)
+        kept = memory * known_before.to(upload.dtype)
         kind.index_copy_(0, index, torch.lerp(upload, row(kind, arrival.client), kept)[None])
     return row(update_history, arrival.client)

@@ -1,4 +1,4 @@
-"""What goes into the last part of a server step, and what comes out; and both in plain torch."""
+"""Inputs and results of the hot operations of a server step."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ if TYPE_CHECKING:
 
 
 class FilterResult(NamedTuple):
-    """What the Lipschitz filter says to an upload; numbers in float64."""
+    """The Lipschitz filter's decision on an upload; numbers in float64."""
 
     accepted: Bool[Tensor, ""]
     factor: Float[Tensor, ""]  # ||g - g_last|| / ||w_base - w_base_last||; NaN where not defined
     threshold: Float[Tensor, ""]
-    scale: Float[Tensor, ""]  # to multiply the upload with: 1, or less for a long first one
+    scale: Float[Tensor, ""]  # factor for the upload: 1, or less for a long first one
 
 
 class Selection(NamedTuple):
-    """Whose combinations are aggregated, and how."""
+    """Which clients' combinations are aggregated, and by which order statistics."""
 
-    shares: Float[Tensor, "n slots"]  # of each remembered vector, float64
+    shares: Float[Tensor, "n slots"]  # of each stored vector in its client's combination, float64
     present: Bool[Tensor, " n"]
     first: Int[Tensor, ""]  # order statistics, from 0, that are averaged in every coordinate
     last: Int[Tensor, ""]
 
 
 class Step(NamedTuple):
-    """A direction, its inner products, and how far the upload is from it (float64)."""
+    """A direction with its inner products and its distance from the upload, in float64."""
 
     direction: Float[Tensor, " d"]
-    along: Float[Tensor, "n slots"]  # with every remembered vector; 0 for the uploads
+    along: Float[Tensor, "n slots"]  # with every stored vector; 0 for the uploads
     with_model: Float[Tensor, ""]
     squared: Float[Tensor, ""]
     distance: Float[Tensor, ""]
@@ -48,14 +48,14 @@ def step_along(
     weights: Float[Tensor, " d"],
     upload: Float[Tensor, " d"],
 ) -> Step:
-    """A direction with its inner products."""
+    """The `Step` along a direction, in plain torch."""
     exact = direction.double()
     numbers = exact @ weights.double(), exact @ exact, exact_norm(upload - direction)
     return Step(direction, products(vectors, direction), *numbers)
 
 
-def moves_since(gradient: Tensor, base: Tensor, arrival: Arrival) -> tuple[Tensor, ...]:
-    """The fields of `core.types.SecantProducts` after `known`, for a last gradient and base."""
+def secant_inner_products(gradient: Tensor, base: Tensor, arrival: Arrival) -> tuple[Tensor, ...]:
+    """The inner products of `core.types.SecantProducts`, since this gradient and base."""
     upload = arrival.gradient.double()
     step, change = (arrival.base - base).double(), (arrival.gradient - gradient).double()
     return step @ step, step @ change, change @ change, upload @ upload

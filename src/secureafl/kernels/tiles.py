@@ -1,8 +1,8 @@
-"""Vectors remembered per client, laid out tile by tile.
+"""The layout of the vectors stored per client: tile by tile.
 
 A tile holds some coordinates of *all* vectors of *all* clients next to each other, so that one pass
-over the memory reads it from front to back, and what belongs to one coordinate is near by when
-clients are compared there.
+over the memory reads it from front to back, and the values of all clients in one coordinate lie
+near each other.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 WIDTH = 16  # coordinates per tile: a tile row is one cache line, two tiles of 50 clients fit in L1
 GRADIENT, BASE = 0, 1  # every client's first two vectors: its last upload, and the model under it
-OWN = 2  # where the estimator's own begin
+OWN = 2  # index of the first vector that belongs to the estimator
 
 
 def allocate(num_clients: int, slots: int, like: Tensor) -> Float[Tensor, "tiles n slots width"]:
@@ -50,7 +50,7 @@ def combine(
     shares: Float[Tensor, "n slots"],
     model: Float[Tensor, " d"],
 ) -> Float[Tensor, "n d"]:
-    """Row k: client k's vectors, each times its share; for its base model, the drift from there.
+    """Row k: the sum of client k's vectors times their shares, with w - base in place of base.
 
     The drift is formed before it is multiplied: two nearly equal products would lose its digits.
     """
@@ -64,7 +64,7 @@ def combine(
 def products(
     vectors: Float[Tensor, "tiles n slots width"], vector: Float[Tensor, " d"]
 ) -> Float[Tensor, "n slots"]:
-    """Inner product of every remembered vector but the uploads with one more, in float64."""
+    """Inner products of one vector with every stored one but the uploads, in float64."""
     tiles = as_tiles(vector[None], len(vectors))[:, 0]
     found = torch.einsum("tnsw,tw->tns", vectors, tiles).sum(dim=0, dtype=torch.float64)
     found[:, GRADIENT] = 0

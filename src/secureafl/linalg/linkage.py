@@ -1,4 +1,4 @@
-"""Single linkage: points hang together by short steps; any number of sets at a time."""
+"""Single-linkage clustering of any number of sets of points at a time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def closest_majority(
 def joining_distances(
     distances: Float[Tensor, "*sets n n"], present: Bool[Tensor, "*sets n"]
 ) -> Float[Tensor, "*sets n n"]:
-    """The longest step on the way between two points that keeps it shortest; 0 to itself."""
+    """Single-linkage distances: the longest step on the path where that is shortest."""
     number = present.shape[-1]
     own = torch.eye(number, dtype=torch.bool, device=distances.device)
     reach = torch.where(present[..., :, None] & present[..., None, :], distances, torch.inf)

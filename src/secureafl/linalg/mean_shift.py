@@ -52,7 +52,7 @@ def _bandwidth(points: Tensor, present: Tensor) -> Float[Tensor, ""]:
 
 
 def _modes(points: Tensor, present: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
-    """Where each point's copy ends, and how many points are near there (none of an absent one)."""
+    """The mode each point moves to, and the number of points near it (0 for an absent point)."""
     centres = points
     for _ in range(_STEPS):
         near = (_distances(centres, points) <= radius) & present
@@ -64,7 +64,7 @@ def _modes(points: Tensor, present: Tensor, radius: Tensor) -> tuple[Tensor, Ten
 
 
 def _strongest_first(modes: Tensor, strength: Tensor) -> Int[Tensor, " n"]:
-    """By strength and, among equals, by place: so that the order of the points does not matter."""
+    """Order by strength, then by position, so that the order of the points does not matter."""
     order = torch.arange(len(modes), device=modes.device)
     for key in (*modes.unbind(dim=1)[::-1], strength):
         order = order[key[order].argsort(descending=True, stable=True)]
@@ -72,7 +72,7 @@ def _strongest_first(modes: Tensor, strength: Tensor) -> Int[Tensor, " n"]:
 
 
 def _heads(modes: Tensor, counted: Tensor, radius: Tensor) -> Bool[Tensor, " n"]:
-    """Which modes are near no stronger one that is left."""
+    """Mark the modes that are not near a stronger one that is kept."""
     close = _distances(modes, modes) <= radius
     place = torch.arange(len(modes), device=modes.device)
     for number in range(len(modes)):

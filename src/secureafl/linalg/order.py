@@ -30,7 +30,7 @@ def order_mean(
 def order_mean_reference(
     values: Tensor, present: Tensor, first: Tensor, last: Tensor
 ) -> Float[Tensor, " d"]:
-    """Plain torch, on any device."""
+    """`order_mean` in plain torch, on any device."""
     ordered = torch.where(present[:, None], values, torch.inf).sort(dim=0).values
     place = torch.arange(len(values), device=values.device)
     chosen = (place >= first) & (place <= last)
@@ -39,7 +39,7 @@ def order_mean_reference(
 
 
 def ordered(values: Float[Tensor, "n d"], present: Bool[Tensor, " n"]) -> Float[Tensor, "n d"]:
-    """The rows present, each column ascending; then infinity."""
+    """Sort each column of the rows present in ascending order; infinity stands for absent rows."""
     filled = torch.where(present[:, None], values, torch.inf)
     if values.device.type != "cpu":
         return filled.sort(dim=0).values

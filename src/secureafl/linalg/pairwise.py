@@ -23,7 +23,7 @@ _ROUNDING = 1e-13
 def inner_products(
     rows: Float[Tensor, "n d"], origin: Float[Tensor, " d"] | None = None
 ) -> Float[Tensor, "n n"]:
-    """Of all pairs of rows, as seen from `origin`; float64, because squares overflow float32."""
+    """Inner products of all pairs of rows minus `origin`, in float64: squares overflow float32."""
     total = rows.new_zeros(len(rows), len(rows), dtype=torch.float64)
     for start in range(0, rows.shape[1], _BLOCK):
         part = rows[:, start : start + _BLOCK].double()
@@ -38,7 +38,7 @@ def products_along(
     vector: Float[Tensor, " d"],
     origin: Float[Tensor, " d"] | None = None,
 ) -> Float[Tensor, " n"]:
-    """Inner product of each row, as seen from `origin`, with one vector; float64."""
+    """Inner product of each row minus `origin` with one vector, in float64."""
     total = rows.new_zeros(len(rows), dtype=torch.float64)
     for start in range(0, rows.shape[1], _BLOCK):
         block = slice(start, start + _BLOCK)
@@ -52,7 +52,7 @@ def products_along(
 def squared_distances(
     values: Float[Tensor, "n d"], present: Bool[Tensor, " n"]
 ) -> Float[Tensor, "n n"]:
-    """Between rows present; infinite where one is absent. Equal rows are at distance 0 exactly.
+    """Distances between rows present; infinite where one is absent, exactly 0 between equal rows.
 
     A distance is a difference of inner products. Seen from the shortest row, what all rows have in
     common does not drown it, and no row becomes more than twice as long.
@@ -68,7 +68,7 @@ def squared_distances(
 
 
 def cosines(rows: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
-    """Of the angles between all pairs of rows; 0 with a row of zeros.
+    """Cosines of the angles between all pairs of rows; 0 with a row of zeros.
 
     To 12 digits: the order of a summation must not tell equal angles apart.
     """

@@ -22,7 +22,7 @@ LONGEST = 1 << 15
 
 
 class History(NamedTuple):
-    """Values seen; float64 because thresholds are compared with them."""
+    """The last values observed; float64 because thresholds are compared with them."""
 
     ordered: Float[Tensor, " window+1"]  # ascending, +inf where unused
     recent: Float[Tensor, " window"]  # ring of the last values
@@ -30,7 +30,7 @@ class History(NamedTuple):
 
 
 def no_history(window: int, device: torch.device) -> History:
-    """Nothing seen; `window = 0` keeps as much as there may be."""
+    """The history before the first value; `window = 0` means the longest possible."""
     window = window or LONGEST
     return History(
         torch.full((window + 1,), torch.inf, dtype=torch.float64, device=device),
@@ -44,7 +44,7 @@ def observe(
 ) -> History:
     """Add a finite value where `counts` holds; the oldest leaves a full window.
 
-    Plain numbers will do where the history is on a CPU.
+    Where the history is on a CPU, plain numbers are accepted too.
     """
     if history.ordered.device.type == "cpu":
         if counts:
@@ -56,7 +56,7 @@ def observe(
 
 
 def observe_reference(history: History, value: Tensor, counts: Tensor) -> History:
-    """Plain torch, on any device."""
+    """`observe` in plain torch, on any device."""
     ordered, recent, count = history
     slot = count % len(recent)
     oldest = row(recent, slot)
@@ -74,13 +74,13 @@ def observe_reference(history: History, value: Tensor, counts: Tensor) -> Histor
 
 
 def arrays(history: History) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A CPU's history as NumPy sees it, for numbers that are no tensors."""
+    """NumPy views of a history on the CPU."""
     ordered, recent, count = history
     return ordered.numpy(), recent.numpy(), count.numpy()
 
 
 def observe_array(ordered: np.ndarray, recent: np.ndarray, count: np.ndarray, value: float) -> None:
-    """In place, moving only what lies between the value that leaves and the one that comes."""
+    """Add a value in place, moving only what lies between the value that leaves and the new one."""
     slot = int(count) % len(recent)
     hole = int(ordered.searchsorted(recent[slot]))
     place = int(ordered.searchsorted(value))
@@ -94,14 +94,14 @@ def observe_array(ordered: np.ndarray, recent: np.ndarray, count: np.ndarray, va
 
 
 def quantile(history: History, level: float) -> Float[Tensor, ""]:
-    """Quantile with linear interpolation between neighbours; +inf while nothing was seen."""
+    """Quantile with linear interpolation between neighbours; +inf while nothing was observed."""
     if history.ordered.device.type == "cpu":
         return torch.tensor(quantile_array(*arrays(history), level), dtype=torch.float64)
     return quantile_reference(history, level)
 
 
 def quantile_reference(history: History, level: float) -> Tensor:
-    """Plain torch, on any device."""
+    """`quantile` in plain torch, on any device."""
     newest = (history.count.clamp(max=len(history.recent)) - 1).clamp(min=0)
     position = level * newest.to(torch.float64)
     low = position.floor().long()
@@ -113,7 +113,7 @@ def quantile_reference(history: History, level: float) -> Tensor:
 def quantile_array(
     ordered: np.ndarray, recent: np.ndarray, count: np.ndarray, level: float
 ) -> float:
-    """The same number."""
+    """`quantile` on NumPy views."""
     newest = max(min(int(count), len(recent)) - 1, 0)
     low = int(level * newest)
     below, above = float(ordered[low]), float(ordered[min(low + 1, newest)])

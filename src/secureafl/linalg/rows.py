@@ -24,15 +24,15 @@ def masked(values: Float[Tensor, "n d"], present: Bool[Tensor, " n"]) -> Float[T
 
 
 def assumed_malicious(count: Int[Tensor, ""], share: float) -> Int[Tensor, ""]:
-    """The share in whole clients, rounded up, but always a minority."""
-    # Rounded up, or a tenth of one attacker would stay in. The small subtraction undoes
-    # 0.2 * 5 = 1.0000000000000002.
+    """A share of the clients as a number, rounded up, but always a minority."""
+    # Rounded up, or a tenth of one attacker would stay in. The small subtraction undoes rounding:
+    # 0.07 * 100 = 7.000000000000001.
     number = torch.ceil(count.double() * share - 1e-9).long()
     return torch.minimum(number, ((count - 1) // 2).clamp(min=0))
 
 
 def smallest(scores: Float[Tensor, "*n m"], number: Int[Tensor, "*"]) -> Bool[Tensor, "*n m"]:
-    """Which `number` entries of the last axis are smallest; of equal ones, the first."""
+    """Mark the `number` smallest entries of the last axis; of equal ones, the first."""
     return scores.argsort(dim=-1, stable=True).argsort(dim=-1) < number
 
 
@@ -58,7 +58,7 @@ def deviation_of(
 
 
 def median_of(numbers: Float[Tensor, " n"], present: Bool[Tensor, " n"]) -> Float[Tensor, ""]:
-    """The middle one of the numbers present, or the mean of the two middle ones; 0 of none."""
+    """The median of the numbers present, or the mean of the two middle ones; 0 without any."""
     count = present.sum()
     middle = order_mean(numbers[:, None], present, (count - 1) // 2, count // 2).squeeze(0)
     return torch.where(count > 0, middle, 0)
@@ -67,11 +67,11 @@ def median_of(numbers: Float[Tensor, " n"], present: Bool[Tensor, " n"]) -> Floa
 def clip_factors(
     lengths: Float[Tensor, " n"], radius: Float[Tensor, ""] | float
 ) -> Float[Tensor, " n"]:
-    """What to multiply vectors of these lengths with so that none is longer than the radius."""
+    """Factors that clip vectors of these lengths to the radius."""
     return torch.where(lengths > radius, radius / lengths, 1.0)
 
 
 def directions(rows: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-    """The rows at length 1; zeros, and what is too short to have a direction, stay as they are."""
+    """The rows scaled to length 1; rows of zeros or of negligible length stay as they are."""
     lengths = exact_norm(rows).to(rows.dtype)
     return rows / torch.where(lengths > torch.finfo(rows.dtype).tiny, lengths, 1)[:, None]

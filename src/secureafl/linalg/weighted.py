@@ -1,7 +1,7 @@
-"""Order statistics of clients that count differently, coordinate by coordinate; plain torch.
+"""Weighted order statistics over the clients, coordinate by coordinate, in plain torch.
 
-A client with weight k stands for k clients that agree. The compiled passes know no weights: they
-would have to carry one along with every store_upload of two values.
+A client with weight k stands for k clients with the same values. The compiled passes support no
+weights: they would have to carry one along with every swap of two values.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BLOCK = 1 << 14  # coordinates at a time: their weights and sums are float64
 def weighted_median(
     values: Float[Tensor, "n d"], present: Bool[Tensor, " n"], weights: Float[Tensor, " n"]
 ) -> Float[Tensor, " d"]:
-    """Half the weight lies on either side; the mean of two neighbours where it does so exactly."""
+    """Weighted median; the mean of two neighbours where each side has exactly half the weight."""
 
     def middle(ordered: Tensor, mass: Tensor) -> Tensor:
         upto = mass.cumsum(dim=0)
@@ -40,7 +40,7 @@ def weighted_trimmed_mean(
     weights: Float[Tensor, " n"],
     share: Float[Tensor, ""],
 ) -> Float[Tensor, " d"]:
-    """Mean of what is left once a share, below half, of the weight is cut off at each end."""
+    """Weighted trimmed mean: a share, below half, of the weight is cut off at each end."""
 
     def inside(ordered: Tensor, mass: Tensor) -> Tensor:
         upto = mass.cumsum(dim=0)
@@ -55,7 +55,7 @@ def weighted_trimmed_mean(
 def _by_blocks(
     rule: Callable[[Tensor, Tensor], Tensor], values: Tensor, present: Tensor, weights: Tensor
 ) -> Tensor:
-    """The rule on ordered values and the weight of each; 0 where nobody is present."""
+    """Apply a rule to ordered values and their weights; 0 where nobody is present."""
     mass, blocks = torch.where(present, weights, 0), []
     for part in values.split(_BLOCK, dim=1):
         ordered = torch.where(present[:, None], part, torch.inf).sort(dim=0)

@@ -1,4 +1,4 @@
-"""Gradients that are known by heart: without autograd, where that is slower."""
+"""Hand-written gradients, for models where they are faster than autograd."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from secureafl.kernels.dispatch import on_gpu
-from secureafl.kernels.gpu_cnn import MOST_IMAGES, cnn_gradient
+from secureafl.kernels.gpu_cnn import MAX_IMAGES, cnn_gradient
 from secureafl.tasks.classification import Classification
 from secureafl.tasks.models.cnn import PaperCnn
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 def fast_gradient(
     task: Task, model: nn.Module, weights: Tensor, inputs: Tensor, labels: Tensor
 ) -> Tensor | None:
-    """Of a batch's loss at flat weights; None if autograd must find it."""
+    """Gradient of a batch's loss at flat weights; None where only autograd has it."""
     known = type(model) is PaperCnn and getattr(type(task), "loss", None) is Classification.loss
     if not (known and weights.dtype == inputs.dtype == torch.float32 and on_gpu(weights)):
         return None
-    fits = len(inputs) <= MOST_IMAGES and inputs.shape[1:] == (1, 28, 28)
+    fits = len(inputs) <= MAX_IMAGES and inputs.shape[1:] == (1, 28, 28)
     return cnn_gradient(weights.detach(), inputs, labels) if fits else None

@@ -7,9 +7,9 @@ from reference.dense_bfgs import dense_bfgs
 from stepping import products_of
 
 from secureafl.core.types import Inner
-from secureafl.kernels import bfgs, reference
-from secureafl.kernels.bfgs import Products, bfgs_product, cap
+from secureafl.kernels import reference
 from secureafl.kernels.tiles import BASE, GRADIENT, OWN
+from secureafl.linalg.lbfgs import Products, bfgs_product, cap
 
 DIM = 9
 LIBRARIES = {"numpy": np, "torch": torch}
@@ -163,7 +163,7 @@ def test_cap_shortens_what_is_too_long_and_nothing_else(xp):
 
 
 def by_torch(inner, appended, pairs, max_correction):
-    return bfgs.lbfgs_shares(torch, *inner, appended, pairs, max_correction)
+    return reference.shares_of_arrays(torch, *inner, appended, pairs, max_correction)
 
 
 def by_llvm(*given):
@@ -245,7 +245,7 @@ def test_more_pairs_than_are_unrolled_are_left_to_the_plain_version():
 
 
 @for_every_version
-def test_client_never_heard_of_has_no_share_in_any_pair(version):
+def test_client_without_uploads_has_no_share_in_any_pair(version):
     nothing = Inner(
         torch.zeros(3, 8, 8, dtype=torch.float64),
         torch.zeros(3, 8, dtype=torch.float64),

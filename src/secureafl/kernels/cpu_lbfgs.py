@@ -1,4 +1,4 @@
-"""The shares of `kernels.bfgs` as machine code for this CPU."""
+"""The shares of `reference.lbfgs_shares` as machine code for this CPU."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import functools
 from typing import Any
 
 from secureafl.kernels import llvm
-from secureafl.kernels.bfgs import Products, bfgs_product, cap
 from secureafl.kernels.llvm import DOUBLE, INT, Number, function, machine_code, sqrt, where
 from secureafl.kernels.tiles import BASE, GRADIENT, OWN
+from secureafl.linalg.lbfgs import Products, bfgs_product, cap
 
 _EXACT, _INDEX = DOUBLE.as_pointer(), INT.as_pointer()
 
 
 @functools.cache
 def lbfgs_pass(pairs: int) -> Any:
-    """The shares of `kernels.bfgs`, client by client."""
+    """A function that computes the shares one client after the other."""
     slots = OWN + 2 * pairs
     module, arguments, emit = function([_EXACT, _EXACT, _INDEX, _EXACT, DOUBLE, DOUBLE, INT])
     gram, along, appended, shares, squared, max_correction, clients = arguments

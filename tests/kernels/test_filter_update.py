@@ -1,4 +1,4 @@
-"""What is decided by a few numbers of an upload: the filter, its clipping, and pairs to keep."""
+"""The Lipschitz filter, its clipping, and the places of L-BFGS pairs."""
 
 import numpy as np
 import pytest
@@ -41,32 +41,32 @@ uploads = st.lists(st.tuples(st.booleans(), squares, squares, squares), max_size
     radius=st.sampled_from([1e-3, 1.0, 50.0, np.inf]),
 )
 @example([(True, 1.0, 1.0, 1.0)] * 5, 0, 0.8, 50.0)  # ties pass
-def test_upload_is_judged_as_numpy_says(version, uploads, window, level, radius):
+def test_upload_is_filtered_as_numpy_says(version, uploads, window, level, radius):
     history, oracle = no_history(window, CPU), LipschitzFilter(level, window)
     for known, step, change, squared in uploads:
-        judged, history = version.filter_update(
+        filtered, history = version.filter_update(
             history, secant(known, step, 0.0, change, squared), radius, level
         )
         defined = known and step > 0
         if defined:
             oracle.add(np.sqrt(change / step))
-            assert float(judged.factor) == pytest.approx(np.sqrt(change / step), rel=1e-12)
+            assert float(filtered.factor) == pytest.approx(np.sqrt(change / step), rel=1e-12)
         else:
-            assert torch.isnan(judged.factor)
-        threshold = float(judged.threshold)
+            assert torch.isnan(filtered.factor)
+        threshold = float(filtered.threshold)
         assert threshold == pytest.approx(oracle.threshold, rel=1e-12)
-        assert bool(judged.accepted) == (not defined or float(judged.factor) <= threshold)
+        assert bool(filtered.accepted) == (not defined or float(filtered.factor) <= threshold)
         clipped = not known and squared > radius * radius
         expected = radius / np.sqrt(squared) if clipped else 1.0
-        assert float(judged.scale) == pytest.approx(expected, rel=1e-12)
-        assert clipped or float(judged.scale) == 1
-        assert judged.accepted.dtype == torch.bool
-        assert all(number.dtype == torch.float64 for number in judged[1:])
-        assert all(number.shape == () for number in judged)
+        assert float(filtered.scale) == pytest.approx(expected, rel=1e-12)
+        assert clipped or float(filtered.scale) == 1
+        assert filtered.accepted.dtype == torch.bool
+        assert all(number.dtype == torch.float64 for number in filtered[1:])
+        assert all(number.shape == () for number in filtered)
 
 
 @given(uploads=uploads, window=st.integers(0, 4))
-def test_both_versions_judge_alike(uploads, window):
+def test_both_versions_filter_alike(uploads, window):
     cpu = pytest.importorskip("secureafl.kernels.cpu")
     one, other = no_history(window, CPU), no_history(window, CPU)
     for known, step, change, squared in uploads:
@@ -80,21 +80,21 @@ def test_both_versions_judge_alike(uploads, window):
 
 
 def test_first_upload_of_norm_zero_is_taken_as_it_is(version):
-    judged, history = version.filter_update(
+    filtered, history = version.filter_update(
         no_history(0, CPU), secant(False, 0.0, 0.0, 0.0, 0.0), 5.0, 0.8
     )
-    assert judged.accepted
-    assert float(judged.scale) == 1
-    assert float(judged.threshold) == np.inf
+    assert filtered.accepted
+    assert float(filtered.scale) == 1
+    assert float(filtered.threshold) == np.inf
     assert int(history.count) == 0
 
 
 @pytest.mark.parametrize("radius", [1e200, 1e308])
 def test_radius_beyond_any_norm_clips_nothing(version, radius):
-    judged, _ = version.filter_update(
+    filtered, _ = version.filter_update(
         no_history(0, CPU), secant(False, 0.0, 0.0, 0.0, 1e36), radius, 0.8
     )
-    assert float(judged.scale) == 1
+    assert float(filtered.scale) == 1
 
 
 def test_judging_modifies_no_number_of_the_upload(version):

@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from secureafl.kernels.network import middle_network, sorting_network
+from secureafl.linalg.sorting_network import middle_network, sorting_network
 
 
 def applied(network, columns):

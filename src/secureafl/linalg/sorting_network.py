@@ -1,4 +1,4 @@
-"""Sorting networks: the same comparisons whatever the values, so many columns sort at once.
+"""Sorting networks: a fixed sequence of comparisons, so that many columns sort side by side.
 
 Batcher, "Sorting networks and their applications", AFIPS 1968 (odd-even merge sort).
 """
@@ -31,7 +31,7 @@ def _same_run(low: int, high: int, run: int) -> bool:
 
 @functools.cache
 def middle_network(size: int) -> np.ndarray:
-    """The pairs that matter for the two middle places of an even number."""
+    """The pairs that the two middle places of an even number depend on."""
     wanted = {size // 2 - 1, size // 2}
     kept: list[tuple[int, int]] = []
     for low, high in reversed(sorting_network(size).tolist()):

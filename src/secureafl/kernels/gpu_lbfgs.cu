@@ -1,9 +1,9 @@
-// The shares of `kernels.bfgs`, compiled for CLIENTS, SLOTS and PAIRS when first used, after
+// The shares of `reference.lbfgs_shares`, compiled for CLIENTS, SLOTS and PAIRS when first used, after
 // `gpu_sums.cu`. GRADIENT, BASE, OWN: `kernels.tiles`.
 
 #define AT(row, column) mine[(row) * SLOTS + (column)]
 
-// A client per thread.
+// One thread computes one client.
 extern "C" __global__ void lbfgs_shares(const double* gram, const double* along, const double* squared,
                                         const index* appended, double* shares, double max_correction) {
   const int c = blockIdx.x * blockDim.x + threadIdx.x;

@@ -1,4 +1,4 @@
-"""L-BFGS from inner products alone: the share each remembered vector has in an estimate.
+"""The product of an L-BFGS matrix with a vector, from inner products alone.
 
 Byrd, Nocedal and Schnabel, "Representations of quasi-Newton matrices and their use in limited
 memory methods", Mathematical Programming 63, 1994, theorem 2.3. With the steps S and the changes
@@ -9,16 +9,14 @@ curvature of the newest pair,
     (mu S'S + L D^-1 L') q = mu S'v + L D^-1 Y'v,    p = D^-1 (L' q - Y'v).
 
 With the diagonal left in L, B would map the newest step to zero. Everything is in float64 and no
-vector is touched. A matrix here is a list of rows of numbers, and a number is whatever one can
-calculate with: an array with one entry per client (`xp` is then NumPy or torch), or a register of
-a function being compiled.
+vector is touched. A matrix here is a list of rows of numbers, and a number is anything with
+arithmetic operators: an array with one entry per client (`xp` is then NumPy or torch), or a
+register of a function being compiled.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
-
-from secureafl.kernels.tiles import BASE, GRADIENT, OWN
 
 _LARGEST_FACTOR = 1e10
 
@@ -46,51 +44,10 @@ class Combination(NamedTuple):
     length: Any
 
 
-def lbfgs_shares(xp, gram, along, squared, appended, pairs: int, max_correction: float) -> Any:
-    """Shares [n, 2 + 2 m] in g + B (w - base), with B (w - base) no longer than its cap.
-
-    `appended` counts the pairs each client ever gave; they lie in a ring of `pairs` places.
-    """
-    place = xp.arange(pairs, device=gram.device)
-    ring = (appended[:, None] + place) % pairs  # oldest first; empty places before them
-    order = OWN + xp.concatenate([ring, ring + pairs], axis=1)
-    client = xp.arange(len(gram), device=gram.device)[:, None]
-    inner = _in_order(xp, gram, along, squared, client, order)
-    made = bfgs_product(xp, inner, appended)
-    scale = cap(xp, made.length, max_correction * xp.sqrt(gram[:, GRADIENT, GRADIENT]))
-    shares = xp.zeros(gram.shape[:2], dtype=gram.dtype, device=gram.device)
-    shares[:, GRADIENT] = 1.0
-    shares[:, BASE] = scale * made.of_vector
-    of_pairs = xp.stack([scale * factor for factor in made.of_steps + made.of_changes], 1)
-    shares[client, order] = of_pairs
-    return shares
-
-
-def _in_order(xp, gram, along, squared, client, order) -> Products:
-    """Inner products of the pairs, oldest first, and with v = w - base."""
-    size = order.shape[1] // 2
-    ordered = gram[client[:, :, None], order[:, :, None], order[:, None, :]]
-    table = xp.moveaxis(ordered, 0, 2)
-    with_v = (along - gram[:, BASE])[client, order].T
-    drift = squared - 2 * along[:, BASE] + gram[:, BASE, BASE]
-
-    def block(down: int, right: int) -> Matrix:
-        return [[table[down + i, right + k] for k in range(size)] for i in range(size)]
-
-    return Products(
-        steps=block(0, 0),
-        cross=block(0, size),
-        changes=block(size, size),
-        along_steps=list(with_v[:size]),
-        along_changes=list(with_v[size:]),
-        squared=xp.where(drift > 0, drift, 0.0),
-    )
-
-
 def bfgs_product(xp, inner: Products, filled) -> Combination:
     """B v as a combination; zero where a client has no pair, or its system no usable solution.
 
-    Of the m places the last `filled` count (all, if that is more).
+    Only the last `filled` of the m places hold pairs (all, if `filled` is larger).
     """
     size = len(inner.steps)
     places = range(size)
@@ -124,13 +81,13 @@ def bfgs_product(xp, inner: Products, filled) -> Combination:
 
 
 def cap(xp, length, longest) -> Any:
-    """What a vector of this length is multiplied with to be no longer than that."""
+    """The factor, at most 1, that makes a vector of this length no longer than `longest`."""
     too_long = length > longest
     return xp.where(too_long, longest / xp.where(too_long, length, 1.0), 1.0)
 
 
 def _dot(*factors: Numbers) -> Any:
-    """Sum of products, as far as the shortest list reaches."""
+    """Sum of the products of corresponding entries, up to the end of the shortest list."""
     total: Any = 0.0
     for numbers in zip(*factors, strict=False):
         product = numbers[0]
@@ -141,7 +98,7 @@ def _dot(*factors: Numbers) -> Any:
 
 
 def _solve(system: Matrix, right: Numbers) -> Numbers:
-    """Cholesky without roots; `system` is the lower half of a positive definite matrix (D > 0)."""
+    """Solve by an LDL' decomposition; `system` is the lower half of a positive definite matrix."""
     size = len(right)
     factor: Matrix = [[] for _ in range(size)]  # unit lower triangle, without its diagonal
     diagonal: Numbers = []
@@ -159,7 +116,7 @@ def _solve(system: Matrix, right: Numbers) -> Numbers:
 
 
 def _squared(inner: Products, mu, of_steps: Numbers, of_changes: Numbers) -> Any:
-    """The combination's inner product with itself."""
+    """The squared length of the combination."""
     size = range(len(of_steps))
     towards_v = _dot(of_steps, inner.along_steps) + _dot(of_changes, inner.along_changes)
     total = mu * (mu * inner.squared + 2 * towards_v)
