@@ -104,18 +104,18 @@ def _run_measured(
     from secureafl.cli.progress import make_display
     from secureafl.reproduce.estimation import run_measured
     from secureafl.runs.folder import RESULT
+    from secureafl.sweep.cells import Update
     from secureafl.sweep.tally import RunProgress
 
     with make_display({name: cell.rounds for name, cell in cells.items()}, quiet) as display:
         for name, cell in cells.items():
             progress = RunProgress()
-            if (folder / name / RESULT).is_file():
-                continue
-            for event in run_measured(cell, folder / name, checkpoint_seconds):
-                progress = progress.after(event)
-                if progress.round % 20 == 0:
-                    display.show(name, progress)
-            display.show(name, progress, final=True)
+            if not (folder / name / RESULT).is_file():
+                for event in run_measured(cell, folder / name, checkpoint_seconds):
+                    progress = progress.after(event)
+                    if progress.round % 20 == 0:
+                        display.tell(Update(name, progress, "running"))
+            display.tell(Update(name, progress, "finished"))
     return True
 
 

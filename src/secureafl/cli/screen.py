@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from secureafl.core.errors import RunError
+from secureafl.report.formatting import NOTHING, mean_and_deviation, percent
 from secureafl.report.tables import Late, compare, read_runs
 from secureafl.runs.folder import EXPERIMENT
 
@@ -56,17 +57,13 @@ def print_comparison(folders: list[Path]) -> None:
             _late(row.late),
             *([_late(row.asr)] if backdoors else []),
             sparkline(_thinned(curve)),
-            f"{_share(row.honest)}, {_share(row.malicious)}",
+            f"{percent(row.honest)}, {percent(row.malicious)}",
         )
     Console().print(table)
 
 
 def _late(figures: Late | None) -> str:
-    return f"{figures.mean:.3f}±{figures.std:.3f}" if figures else "-"
-
-
-def _share(share: float | None) -> str:
-    return "-" if share is None else f"{share:.0%}"
+    return mean_and_deviation(figures.mean, figures.std) if figures else NOTHING
 
 
 def _thinned(values: list[float]) -> list[float]:

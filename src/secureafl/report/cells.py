@@ -46,11 +46,11 @@ class Cell(NamedTuple):
         return math.inf if math.isnan(mean) else mean
 
     @property
-    def verdict(self) -> str:
-        """Of all metrics, the one that compares worst with the paper decides."""
+    def comparison(self) -> str:
+        """How the cell compares with the paper, in the metric that compares worst."""
         if not self.figures:
             return MISSING
-        found = [judge(self.figures[m].mean, p) for m, p in self._compared()]
+        found = [compare_with_paper(self.figures[m].mean, p) for m, p in self._compared()]
         return max(found, key=(BETTER, WITHIN, WORSE).index, default=ALONE)
 
     @property
@@ -88,7 +88,7 @@ class Origin(NamedTuple):
     hours: float
 
 
-def judge(ours: float, paper: float) -> str:
+def compare_with_paper(ours: float, paper: float) -> str:
     """How a figure compares with the paper's; lower is better."""
     if math.isnan(ours) or ours > paper + TOLERANCE + _ROUNDING:
         return WORSE

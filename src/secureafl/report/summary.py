@@ -41,13 +41,13 @@ def _about(sheets: Sequence[Sheet], ours: Sequence[str]) -> list[str]:
 
 def _beside_paper(cells: Sequence[Cell], name: str) -> list[str]:
     with_paper = [cell for cell in cells if cell.paper]
-    there = [cell for cell in with_paper if cell.verdict != MISSING]
-    missing = sum(cell.verdict == MISSING for cell in cells)
+    there = [cell for cell in with_paper if cell.comparison != MISSING]
+    missing = sum(cell.comparison == MISSING for cell in cells)
     told = f"{missing} of {len(cells)} cells of {name} are missing." if missing else ""
     if not there:
         return [told] if told else []
     below = sum(cell.at_or_below_paper for cell in there)
-    close = sum(cell.verdict not in (WORSE, ALONE) for cell in there)
+    close = sum(cell.comparison not in (WORSE, ALONE) for cell in there)
     return [
         f"{name} at or below the paper in {below} of {len(with_paper)} cells, within {TOLERANCE} "
         f"of it or better in {close}. {told}".strip()
