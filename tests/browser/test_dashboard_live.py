@@ -14,7 +14,7 @@ SEEN = """() => {
     return {
         rounds: number(document.querySelector('#facts dd')),
         state: document.querySelector('#state').dataset.state,
-        planted: rows.map((row) => !row.querySelector('.planted').hidden),
+        malicious: rows.map((row) => !row.querySelector('.malicious').hidden),
         uploads: rows.map((row) => number(row.lastElementChild)),
         sessions: document.querySelectorAll('[aria-label=Sessions] thead th').length - 1,
     };
@@ -43,9 +43,9 @@ def test_page_follows_a_run_names_the_attackers_and_survives_kill_and_resume(
     process = cli.start("run", *words)
     try:
         seen = wait_until(page, lambda s: s["state"] == "running" and s["rounds"] > 300)
-        assert seen["planted"] == [True] * 3 + [False] * 9
+        assert seen["malicious"] == [True] * 3 + [False] * 9
         assert sum(seen["uploads"]) == seen["rounds"]
-        assert "3 of 12 clients stand out" in page.locator("#verdict").text_content()
+        assert "3 of 12 clients stand out" in page.locator("#headline").text_content()
         before = wait_until(page, lambda s: s["rounds"] > seen["rounds"])
         process.send_signal(signal.SIGKILL)
         process.communicate()
@@ -54,7 +54,7 @@ def test_page_follows_a_run_names_the_attackers_and_survives_kill_and_resume(
         wait_until(page, lambda s: s["state"] == "running" and s["sessions"] == 2)
         after = wait_until(page, lambda s: s["rounds"] > before["rounds"] + 300)
         assert sum(after["uploads"]) == after["rounds"], "rounds done again were counted twice"
-        assert after["planted"] == [True] * 3 + [False] * 9
+        assert after["malicious"] == [True] * 3 + [False] * 9
     finally:
         process.kill()
         process.communicate()

@@ -124,8 +124,8 @@ def test_text_of_a_run_folder_stays_text(serve, open_page, tmp_path):
 def test_defence_that_gives_no_sign_is_said_to(serve, open_page, tmp_path):
     mute = [arrival(i, i % 5, scores={}) for i in range(50)]
     page = ready(open_page(serve(write_run(tmp_path / "mute", mute, 50, 5))))
-    assert "gives no sign of who is poisoning" in page.locator("#grounds").text_content()
-    assert "None of 5 clients stands out" in page.locator("#verdict").text_content()
+    assert "gives no sign of who is poisoning" in page.locator("#explanation").text_content()
+    assert "None of 5 clients stands out" in page.locator("#headline").text_content()
 
 
 def test_page_is_refused_without_its_token(serve, browser, run):

@@ -83,8 +83,8 @@ def test_stream_tells_all_of_a_run_then_what_is_new(tmp_path, serve):
     assert whole["settings"]["defense.kind"] == "secure_afl"
     assert len(whole["lanes"]["rows"]) == 10
     assert {row["client"] for row in whole["lanes"]["rows"][:2]} == {0, 1}
-    assert whole["verdict"] == "2 of 10 clients stand out: 0, 1"
-    assert "planted 2; 2 of them are on top" in whole["grounds"]
+    assert whole["suspects"] == "2 of 10 clients stand out: 0, 1"
+    assert "simulation: 2; among the 2 most suspicious: 2." in whole["explanation"]
     with (path / "events.jsonl").open("a") as file:
         file.write(lines([evaluation(300, ter=0.1, asr=0.0), arrival(300)]))
     _, _, more = next(stream)
@@ -114,7 +114,7 @@ def test_several_runs_are_laid_over_each_other_and_listed(tmp_path, serve):
     query = f"/api/stream?run=one&with={quote('deeper/two', safe='')}&with=no-such"
     found = told(ask(server, query))
     kind, _, listed = next(found)
-    assert (kind, [one["name"] for one in listed]) == ("runs", ["deeper/two", "one"])
+    assert (kind, [one["name"] for one in listed["runs"]]) == ("runs", ["deeper/two", "one"])
     front, other = next(found)[2], next(found)[2]
     assert (front["head"]["name"], other["head"]["name"]) == ("one", "deeper/two")
     assert "lanes" in front
@@ -142,9 +142,9 @@ def test_new_run_in_an_empty_folder_turns_up(tmp_path, serve, monkeypatch):
     monkeypatch.setattr("secureafl.dashboard.runs._SEARCH_SECONDS", 0.0)
     monkeypatch.setattr("secureafl.dashboard.streams._LIST_SECONDS", 0.2)
     found = told(ask(serve(tmp_path), "/api/stream"))
-    assert next(found)[2] == []
+    assert next(found)[2] == {"runs": [], "unreadable": []}
     write_run(tmp_path / "run", events(10, 2), 10, 2)
-    assert [one["name"] for one in next(found)[2]] == ["run"]
+    assert [one["name"] for one in next(found)[2]["runs"]] == ["run"]
 
 
 def test_only_this_machines_names_are_served_without_a_token(tmp_path, serve):

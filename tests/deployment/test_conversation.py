@@ -17,7 +17,7 @@ from secureafl.deployment.messages import REFUSALS
 from secureafl.deployment.options import Options
 from secureafl.deployment.server_app import Conversation
 from secureafl.deployment.worker import Job, Work, options_from
-from secureafl.runs.folder import read_events
+from secureafl.runs.events import read_events
 
 
 class Clock:

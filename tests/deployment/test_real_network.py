@@ -17,7 +17,7 @@ from secureafl.core.events import ArrivalEvent
 from secureafl.deployment.keys import make_certificates, make_key, revoke
 from secureafl.deployment.processes import free_port
 from secureafl.deployment.replay import Replay
-from secureafl.runs.folder import read_events
+from secureafl.runs.events import read_events
 
 
 def final_weights(run):

@@ -155,10 +155,8 @@ def test_missing_folder_is_named(tmp_path):
 
 def test_folder_of_runs_is_told_from_a_run(make_run, tmp_path):
     make_run()
-    with pytest.raises(RunError, match=r"not a run folder .* as in .*runs/\*"):
+    with pytest.raises(RunError, match=r"not a run folder \(no experiment.toml\)"):
         read_run(tmp_path / "runs")
-    with pytest.raises(RunError, match="not a run folder"):
-        read_run(tmp_path)
 
 
 @pytest.mark.parametrize(

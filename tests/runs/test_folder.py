@@ -6,7 +6,8 @@ import pytest
 
 from secureafl.core.errors import RunError
 from secureafl.core.events import ArrivalEvent, EvaluationEvent
-from secureafl.runs.folder import RunFolder, read_events, summarise
+from secureafl.runs.events import read_events
+from secureafl.runs.folder import RunFolder
 
 ARRIVAL = ArrivalEvent(0, 3, True, 2, False, True, "lipschitz", {"lipschitz": 2.5, "x": None})
 EVALUATION = EvaluationEvent(1, {"ter": 0.25})
@@ -17,30 +18,6 @@ def folder(tmp_path):
     folder = RunFolder.create(tmp_path / "run", "seed = 1\n", {"sessions": []})
     yield folder
     folder.close()
-
-
-def test_events_are_read_as_they_were_written(folder):
-    folder.append([ARRIVAL, EVALUATION])
-    folder.flush()
-    assert list(read_events(folder.path)) == [ARRIVAL, EVALUATION]
-
-
-def test_half_written_last_line_is_passed_over(folder):
-    folder.append([EVALUATION])
-    folder.flush()
-    with (folder.path / "events.jsonl").open("ab") as file:
-        file.write(b'{"event": "arr')
-    assert list(read_events(folder.path)) == [EVALUATION]
-
-
-@pytest.mark.parametrize("line", [b"{]\n", b"[]\n", b'{"event": "x"}\n', b'{"event":"arrival"}\n'])
-def test_damaged_line_is_named(folder, line):
-    folder.append([EVALUATION])
-    folder.flush()
-    with (folder.path / "events.jsonl").open("ab") as file:
-        file.write(line)
-    with pytest.raises(RunError, match="line 2: damaged"):
-        list(read_events(folder.path))
 
 
 def test_checkpoint_brings_back_every_array(folder):
@@ -122,29 +99,3 @@ def test_disk_full_is_one_clear_line(folder, monkeypatch):
     with pytest.raises(RunError, match="No space left on device"):
         folder.save_checkpoint({"a": np.zeros(3)}, 2, 0.0)
     assert folder.load_checkpoint().round == 1, "the old checkpoint must still be there"
-
-
-def test_summary_counts_by_group_and_averages_the_late_evaluations():
-    events = [
-        EvaluationEvent(0, {"ter": 0.9}),
-        ArrivalEvent(0, 0, False, 0, True, True, "", {}),
-        ArrivalEvent(1, 0, False, 0, False, True, "lipschitz", {}),
-        ArrivalEvent(2, 1, True, 0, False, False, "not_finite", {}),
-        EvaluationEvent(2, {"ter": 0.4}),
-        EvaluationEvent(3, {"ter": 0.2}),
-    ]
-    found = summarise(events, [2, 3])
-    assert found["metrics"]["ter"]["last"] == 0.2
-    assert found["metrics"]["ter"]["late_mean"] == pytest.approx(0.3)
-    assert found["metrics"]["ter"]["late_std"] == pytest.approx(0.1)
-    assert found["uploads"]["honest"] == {"accepted": 1, "received": 2, "share": 0.5}
-    assert found["uploads"]["malicious"] == {"accepted": 0, "received": 1, "share": 0.0}
-    assert found["refused"] == {"lipschitz": 1, "not_finite": 1}
-    assert found["steps"] == 2
-
-
-def test_figure_of_a_diverged_model_is_none_and_still_json():
-    events = [EvaluationEvent(1, {"rmse": None}), EvaluationEvent(2, {"rmse": 3.0})]
-    found = summarise(events, [1, 2])["metrics"]["rmse"]
-    assert found == {"last": 3.0, "late_mean": None, "late_std": None}
-    json.dumps(found, allow_nan=False)

@@ -5,7 +5,7 @@ from report.run_folders import default_result
 
 from secureafl import results_table
 from secureafl.core.errors import ConfigError, RunError
-from secureafl.runs.folder import summarise
+from secureafl.runs.summary import summarise
 
 duckdb = pytest.importorskip("duckdb")
 
@@ -90,7 +90,8 @@ def test_folder_without_runs_and_damaged_run_are_refused(make_run, tmp_path):
 def test_real_run_gives_the_same_figures_as_its_events(tmp_path):
     from simulation.small import tiny
 
-    from secureafl.runs.folder import read_events, read_json
+    from secureafl.runs.events import read_events
+    from secureafl.runs.layout import read_json
     from secureafl.simulation.run import start_run
 
     experiment = tiny(attack="scaling", seed=3)

@@ -11,7 +11,7 @@ from secureafl.core.errors import ConfigError
 from secureafl.core.events import ArrivalEvent, ForgottenEvent
 from secureafl.core.trees import clone, name_tensors
 from secureafl.defenses import DEFENSES
-from secureafl.runs.folder import read_events
+from secureafl.runs.events import read_events
 from secureafl.simulation.engine import Eager, Replayed
 from secureafl.simulation.run import start_run
 from secureafl.simulation.simulator import Simulation

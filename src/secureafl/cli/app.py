@@ -143,7 +143,7 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Go on with a run that was stopped or killed; it ends with the same bits."""
-    from secureafl.runs.folder import RESULT
+    from secureafl.runs.layout import RESULT
 
     if (folder / RESULT).is_file():
         _say_result(folder, quiet, as_json)
@@ -243,10 +243,10 @@ def report(
     ] = None,
 ) -> None:
     """Make one self-contained HTML page, and its figures, of runs finished or not."""
-    from secureafl.cli.screen import expand
+    from secureafl.cli.screen import runs_in
     from secureafl.report.page import write_report
 
-    print(write_report(expand(folders), out or folders[0] / "report"))
+    print(write_report(runs_in(folders), out or folders[0] / "report"))
 
 
 @app.command("list", epilog="Example: secureafl list defenses --verbose")
@@ -321,7 +321,7 @@ def _follow(recording: Any, quiet: bool, as_json: bool) -> None:
 
 def _say_result(path: Path, quiet: bool, as_json: bool) -> None:
     from secureafl.cli.screen import print_comparison
-    from secureafl.runs.folder import RESULT, read_json
+    from secureafl.runs.layout import RESULT, read_json
 
     result = read_json(path / RESULT)
     if as_json:

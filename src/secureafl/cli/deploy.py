@@ -60,7 +60,7 @@ def serve(
     _require_flower()
     from secureafl.deployment.options import read_file
     from secureafl.deployment.serve import Service, make_address
-    from secureafl.runs.folder import RESULT
+    from secureafl.runs.layout import RESULT
     from secureafl.sweep.cells import stop_signals
 
     where = make_address(address, certificates, insecure)
@@ -84,7 +84,7 @@ def serve(
 def _watch(service: Service, rounds: int, quiet: bool, told: list[int]) -> None:
     """Keep the service running and show where it stands."""
     from secureafl.cli.progress import make_display
-    from secureafl.runs.folder import last_events
+    from secureafl.runs.events import last_events
     from secureafl.sweep.cells import Update
     from secureafl.sweep.tally import RunProgress
 

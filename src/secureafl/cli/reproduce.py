@@ -103,7 +103,7 @@ def _run_measured(
     """One after the other: what is measured beside a run is not part of any engine."""
     from secureafl.cli.progress import make_display
     from secureafl.reproduce.estimation import run_measured
-    from secureafl.runs.folder import RESULT
+    from secureafl.runs.layout import RESULT
     from secureafl.sweep.cells import Update
     from secureafl.sweep.tally import RunProgress
 

@@ -28,9 +28,10 @@ def results(
     out: Annotated[Path | None, typer.Option(help="Write a .parquet or .csv file instead.")] = None,
 ) -> None:
     """Ask all run folders at once, in SQL: a row of 'runs' per run, of 'evaluations' per figure."""
-    from secureafl.runs.query import Answer, results_table
+    from secureafl.cli.screen import runs_in
+    from secureafl.runs.query import Answer, ResultsTable
 
-    table = results_table(runs or [Path("runs")])
+    table = ResultsTable(runs_in(runs or [Path("runs")]))
     if out:
         table.write(out, query)
         print(out)

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from secureafl.core.errors import RunError
 from secureafl.report.formatting import NOTHING, mean_and_deviation, percent
 from secureafl.report.tables import Late, compare, read_runs
-from secureafl.runs.folder import EXPERIMENT
+from secureafl.runs.find import find_runs
 
 _BARS = "▁▂▃▄▅▆▇█"
 _CURVE = 12  # bars in a sparkline
 
 
-def expand(folders: list[Path]) -> list[Path]:
-    """Run folders as they are; any other folder by the run folders inside it."""
-    runs: list[Path] = []
-    for folder in folders:
-        if not folder.is_dir():
-            raise RunError(f"{folder}: no such folder")
-        # A name with a dot is a folder that was being made when its process was killed.
-        there = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
-        inside = [folder] if (folder / EXPERIMENT).is_file() else there
-        found = [path for path in inside if (path / EXPERIMENT).is_file()]
-        if not found:
-            raise RunError(f"{folder}: neither a run folder nor a folder of them")
-        runs += found
-    return runs
+def runs_in(folders: list[Path]) -> list[Path]:
+    """The run folders in some folders; what could not be searched is named on standard error."""
+    found = find_runs(folders)
+    for line in found.unreadable:
+        print("note:", *line.split(), file=sys.stderr)
+    return found.runs
 
 
 def sparkline(values: list[float]) -> str:

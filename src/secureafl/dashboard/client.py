@@ -1,4 +1,4 @@
-"""One client's whole history, found in the events without reading the others' in full."""
+"""The whole history of one client, found in the events without parsing those of the others."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 from secureafl.core.events import ArrivalEvent
 from secureafl.dashboard.messages import finite, head, upload
-from secureafl.runs.folder import EVENTS
+from secureafl.runs.events import parse
 from secureafl.runs.lanes import lanes
-from secureafl.runs.lines import parse
+from secureafl.runs.layout import EVENTS
 from secureafl.runs.tail import Tail
 from secureafl.runs.thinned import Cursor, Thinned
 from secureafl.runs.watch import Watch
@@ -47,11 +47,11 @@ class History:
         return bool(events) or block.again, block.more
 
     def message(self) -> dict[str, Any]:
-        """What the page lacks."""
+        """What the page does not have yet."""
         start, points = self._uploads.since(self._cursor)
         self._cursor = self._uploads.cursor
         digest = self._watch.digest
-        name, bound = digest.telling or ("", None)
+        name, bound = digest.deciding or ("", None)
         scores = {"value": name, "bound": bound or "", "distance": digest.measure or ""}
         return {
             "head": head(self._run, self._watch),

@@ -1,4 +1,4 @@
-"""What the page is told about a run: all of it once, then what is new."""
+"""What is sent to a page about a run: all of it once, then what is new."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from secureafl.core.events import ArrivalEvent, EvaluationEvent
-from secureafl.presentation.labels import as_text, flatten, kind
+from secureafl.presentation.labels import as_text, flat_texts, kind
 from secureafl.runs.digest import Digest, Score
-from secureafl.runs.lanes import Lane, grounds, lanes, verdict
+from secureafl.runs.lanes import Lane, explain_suspicion, lanes, name_suspects
 from secureafl.runs.pace import Moment
 from secureafl.runs.thinned import Cursor, Thinned
 from secureafl.runs.watch import Watch
@@ -27,12 +27,12 @@ class Place(NamedTuple):
     pace: Cursor = Cursor(-1, 0)
 
     def as_text(self) -> str:
-        """For the id of a server-sent event."""
+        """The text for the id of a server-sent event."""
         return ".".join(map(str, (self.generation, *self.curves, *self.scores, *self.pace)))
 
     @classmethod
     def from_text(cls, text: str) -> Place:
-        """Of an id that came back; the very start if it is none of ours."""
+        """The place an id stands for; the very start if the id is none of ours."""
         try:
             generation, *rest = map(int, text.split("."))
             cursors = [Cursor(*rest[i : i + 2]) for i in (0, 2, 4)]
@@ -44,7 +44,7 @@ class Place(NamedTuple):
 def told(
     name: str, watch: Watch, place: Place, whole: bool, first_lane: int = 0
 ) -> tuple[dict[str, Any], Place]:
-    """What a page that is at `place` lacks; of the run in front (`whole`) more than its curves."""
+    """What a page at `place` lacks; the run in front (`whole`) has more than its curves."""
     if place.generation != watch.generation:
         place = Place(watch.generation)
     digest = watch.digest
@@ -64,18 +64,18 @@ def _whole(watch: Watch, place: Place, first_lane: int) -> dict[str, Any]:
         "scores": _scores(digest, place.scores),
         "pace": _pace(watch.pace.moments, place.pace),
         "staleness": {"width": width, "bars": bars},
-        "verdict": verdict(digest, found),
-        "grounds": grounds(digest, found, kind(watch.settings, "defense")),
+        "suspects": name_suspects(digest, found),
+        "explanation": explain_suspicion(digest, found, kind(watch.settings, "defense")),
         "lanes": _lanes(watch, found, first_lane),
         "latest": [upload(event) for event in reversed(digest.latest)],
         "reasons": dict(digest.reasons.most_common()),
-        "settings": {k: v[:_LONGEST] for k, v in flatten(watch.settings).items()},
+        "settings": {k: v[:_LONGEST] for k, v in flat_texts(watch.settings).items()},
         "provenance": _provenance(watch.provenance),
     }
 
 
 def head(name: str, watch: Watch) -> dict[str, Any]:
-    """Which run this is and how it stands."""
+    """Which run this is, its state and its counts."""
     settings, digest = watch.settings, watch.digest
     planned, clients = settings.get("rounds"), settings.get("clients")
     per_second = watch.pace.per_second if not watch.result else None
@@ -111,12 +111,12 @@ def _curves(series: Thinned[EvaluationEvent], cursor: Cursor) -> dict[str, Any]:
 
 def _scores(digest: Digest, cursor: Cursor) -> dict[str, Any]:
     start, points = digest.scores.since(cursor)
-    name, bound = digest.telling or ("", None)
+    name, bound = digest.deciding or ("", None)
     return {
         "start": start,
         "name": name,
         "bound_name": bound,
-        "planted": digest.poisoned > 0,
+        "malicious": digest.malicious > 0,
         "round": [point.round for point in points],
         "client": [point.client for point in points],
         "value": [finite(point.value) for point in points],
@@ -153,9 +153,9 @@ def _provenance(found: dict[str, Any]) -> dict[str, Any]:
     sessions = found.get("sessions", [])
     sessions = sessions if isinstance(sessions, Sequence) else []
     facts = {k: as_text(v)[:_LONGEST] for k, v in found.items() if k != "sessions"}
-    return {"facts": facts, "sessions": [flatten(s) for s in sessions if isinstance(s, dict)]}
+    return {"facts": facts, "sessions": [flat_texts(s) for s in sessions if isinstance(s, dict)]}
 
 
 def finite(value: Any) -> float | None:
-    """What JSON can hold."""
+    """A figure as JSON can hold it: None unless it is finite."""
     return value if isinstance(value, int | float) and math.isfinite(value) else None

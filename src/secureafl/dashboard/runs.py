@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import OrderedDict
@@ -11,12 +10,14 @@ from typing import Any
 
 from secureafl.core.errors import RunError
 from secureafl.presentation.labels import kind
-from secureafl.runs.folder import EVENTS, EXPERIMENT, RESULT, last_events
+from secureafl.runs.events import last_events
+from secureafl.runs.find import Found, require_folder, search
+from secureafl.runs.layout import EVENTS, EXPERIMENT, RESULT
 from secureafl.runs.watch import Watch
 from secureafl.toml import read_toml
 
-_DEEPEST, _MOST_RUNS = 3, 2000
 _SEARCH_SECONDS = 2.0
+_SEARCH_SHARE = 20  # between two searches of a large tree passes this many times what one takes
 _MOST_FOLLOWED = 16  # the memory of those nobody looked at for longest is given back
 
 
@@ -24,12 +25,12 @@ class Runs:
     """Run folders by name; new ones turn up by themselves."""
 
     def __init__(self, root: Path) -> None:
-        if not root.is_dir():
-            raise RunError(f"{root}: no such folder; give a run folder, or a folder of them")
+        require_folder(root)
         self.root = root.resolve()
         self._lock = threading.Lock()
         self._found: dict[str, Path] = {}
-        self._searched = float("-inf")
+        self._unreadable: list[str] = []
+        self._next_search = float("-inf")
         self._followed: OrderedDict[str, Watch] = OrderedDict()
         self._briefs: dict[str, tuple[Any, dict[str, Any]]] = {}
 
@@ -58,11 +59,12 @@ class Runs:
                 self._followed.popitem(last=False)
             return watch
 
-    def briefs(self) -> list[dict[str, Any]]:
-        """A line about each run, read from the ends of its files."""
+    def listing(self) -> dict[str, Any]:
+        """A line about each run, read from the ends of its files, and what cannot be searched."""
         with self._lock:
             self._search()
-            return [self._brief(name, path) for name, path in self._found.items()]
+            briefs = [self._brief(name, path) for name, path in self._found.items()]
+            return {"runs": briefs, "unreadable": self._unreadable}
 
     def _brief(self, name: str, path: Path) -> dict[str, Any]:
         mark = tuple(_stamp(path / file) for file in (EVENTS, EXPERIMENT, RESULT))
@@ -72,35 +74,22 @@ class Runs:
         return known[1]
 
     def _search(self) -> None:
-        if time.monotonic() - self._searched < _SEARCH_SECONDS:
+        if time.monotonic() < self._next_search:
             return
-        if _is_run(self.root):
-            self._found = {self.root.name: self.root}
-        else:
-            paths = _inside(self.root, _DEEPEST)
-            fresh = {path.relative_to(self.root).as_posix(): path for path in paths}
-            # A run that was seen stays listed: its page says that the folder is gone.
-            self._found = dict(sorted((self._found | fresh).items()))
-        self._searched = time.monotonic()
+        began = time.monotonic()
+        try:
+            found = search(self.root)
+        except RunError as error:  # the folder is gone
+            found = Found([], [str(error)])
+        fresh = {self._name(path): path for path in found.runs}
+        # A run that was seen stays listed: its page says that the folder is gone.
+        self._found = dict(sorted((self._found | fresh).items()))
+        self._unreadable = found.unreadable
+        now = time.monotonic()
+        self._next_search = now + max(_SEARCH_SECONDS, _SEARCH_SHARE * (now - began))
 
-
-def _is_run(path: Path) -> bool:
-    return (path / EXPERIMENT).is_file() or (path / EVENTS).is_file()
-
-
-def _inside(folder: Path, depth: int) -> list[Path]:
-    try:
-        # A name with a dot is a folder that is just being made.
-        folders = [Path(e) for e in os.scandir(folder) if e.is_dir() and e.name[0] != "."]
-    except OSError:
-        return []
-    found: list[Path] = []
-    for one in folders:
-        if _is_run(one):
-            found.append(one)
-        elif depth > 1:
-            found += _inside(one, depth - 1)
-    return found[:_MOST_RUNS]
+    def _name(self, path: Path) -> str:
+        return path.name if path == self.root else path.relative_to(self.root).as_posix()
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
@@ -116,16 +105,11 @@ def _brief(name: str, path: Path) -> dict[str, Any]:
         settings = read_toml(path / EXPERIMENT)
     except Exception:  # whatever is wrong with it, the run's own page says so
         settings = {}
-    try:
-        last = last_events(path)
-        rounds = max((event.round for event in last), default=0)
-    except (RunError, TypeError):
-        rounds = 0
     return {
         "name": name,
         "defense": kind(settings, "defense"),
         "attack": kind(settings, "attack"),
         "seed": str(settings.get("seed", "")),
-        "rounds": rounds if isinstance(rounds, int) else 0,
+        "rounds": max((event.round for event in last_events(path)), default=0),
         "finished": (path / RESULT).exists(),
     }

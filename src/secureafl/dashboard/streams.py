@@ -1,4 +1,4 @@
-"""Server-sent events: what a page is told for as long as it is open."""
+"""Server-sent events: what is sent to a page for as long as it is open."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ def overview(
 
 
 class _Listing:
-    """The list of runs, told when it changes."""
+    """The list of runs, sent when it changes."""
 
     def __init__(self, runs: Runs) -> None:
-        self._runs, self._told, self._looked = runs, "", float("-inf")
+        self._runs, self._sent, self._looked = runs, "", float("-inf")
 
     def news(self) -> Iterator[bytes]:
         if time.monotonic() - self._looked < _LIST_SECONDS:
             return
         self._looked = time.monotonic()
-        fresh = _json(self._runs.briefs())
-        if fresh != self._told:
-            self._told = fresh
+        fresh = _json(self._runs.listing())
+        if fresh != self._sent:
+            self._sent = fresh
             yield _event("runs", fresh)
 
 

@@ -27,13 +27,9 @@ from secureafl.deployment.slots import SlotRegistry
 from secureafl.experiment import Experiment, write_experiment
 from secureafl.kernels.dispatch import use_kernels
 from secureafl.linalg.vectors import flatten, layout
-from secureafl.runs.folder import (
-    PROVENANCE,
-    Checkpoint,
-    RunFolder,
-    read_events,
-    read_json,
-)
+from secureafl.runs.events import read_events
+from secureafl.runs.folder import Checkpoint, RunFolder
+from secureafl.runs.layout import PROVENANCE, read_json
 from secureafl.runtime.clients import Clients, on_device
 from secureafl.runtime.root_data import root_data_for
 from secureafl.simulation.engine import HostDecision, to_host

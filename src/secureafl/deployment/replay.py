@@ -16,7 +16,7 @@ from secureafl.arrivals.trace import Trace
 from secureafl.core.events import ArrivalEvent
 from secureafl.deployment.messages import REFUSALS
 from secureafl.deployment.trainer import make_attackers, uploaded
-from secureafl.runs.folder import read_events
+from secureafl.runs.events import read_events
 from secureafl.runtime.batches import ROWS, own_batch
 from secureafl.simulation.run import stored_experiment
 from secureafl.simulation.simulator import Simulation

@@ -33,7 +33,8 @@ from secureafl.deployment.processes import (
     stop,
 )
 from secureafl.experiment import Experiment, to_mapping
-from secureafl.runs.folder import EXPERIMENT, RESULT, RunFolder
+from secureafl.runs.folder import RunFolder
+from secureafl.runs.layout import EXPERIMENT, RESULT
 from secureafl.simulation.run import require_same
 from secureafl.toml import write_toml
 

@@ -28,7 +28,7 @@ from secureafl.deployment.metrics import Metrics
 from secureafl.deployment.options import Options, read_file
 from secureafl.deployment.requests import Request, RequestTracker
 from secureafl.experiment import write_experiment
-from secureafl.runs.folder import EXPERIMENT
+from secureafl.runs.layout import EXPERIMENT
 
 _AT_ONCE = 16  # messages pushed together
 # Seconds. Every operation of a step lets the interpreter go; where Flower keeps it busy, as its

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from secureafl.toml import flatten
+
 # These do not make two runs different experiments; the attack decides the scene instead.
 _SHARED = ("seed", "threads", "device", "attack", "defense.", "task.kind")
 _LONGEST = 60
@@ -24,15 +26,9 @@ def kind(experiment: Mapping[str, Any], part: str) -> str:
     return str(found.get("kind", "unknown") if isinstance(found, Mapping) else found)
 
 
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def flat_texts(values: Mapping[str, Any]) -> dict[str, str]:
     """Every setting under its dotted name, as text."""
-    flat: dict[str, str] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = as_text(value)
-    return flat
+    return {name: as_text(value) for name, value in flatten(values).items()}
 
 
 def as_text(value: Any) -> str:
@@ -42,7 +38,7 @@ def as_text(value: Any) -> str:
 
 def label_runs(experiments: Sequence[Mapping[str, Any]]) -> list[Labels]:
     """Labels for runs that are shown together."""
-    flat = [flatten(experiment) for experiment in experiments]
+    flat = [flat_texts(experiment) for experiment in experiments]
     common = [name for name in _varying(flat) if not name.startswith(_SHARED)]
     defenses, attacks, tasks = (
         [kind(experiment, part) for experiment in experiments]

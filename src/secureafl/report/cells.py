@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from secureafl.core.errors import RunError
 from secureafl.paper.tables import TOLERANCE
-from secureafl.runs.folder import PROVENANCE, RESULT, read_json
+from secureafl.runs.layout import PROVENANCE, RESULT, read_json
 
 _ROUNDING = 1e-9
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from secureafl.presentation.labels import as_text, flatten, kind
+from secureafl.presentation.labels import as_text, flat_texts, kind
 from secureafl.report.drawing import Picture
 from secureafl.report.figures import clients, holdings, lipschitz, over_rounds, staleness
 from secureafl.report.formatting import NOTHING, mean_and_deviation
@@ -17,7 +17,7 @@ from secureafl.report.headline import headlines
 from secureafl.report.tables import Late, Run, compare, read_runs
 from secureafl.report.trust import trust
 from secureafl.report.writing import PAGE, fill, save
-from secureafl.runs.lanes import Lane, grounds, lanes, verdict
+from secureafl.runs.lanes import Lane, explain_suspicion, lanes, name_suspects
 
 _LANES = 25  # clients listed; the dashboard lists them all
 _PICTURES = (lipschitz, trust, staleness, clients, holdings)
@@ -42,8 +42,8 @@ class Section(NamedTuple):
     sessions: list[dict[str, str]]
     session_keys: list[str]
     pictures: list[Picture]
-    verdict: str
-    grounds: str
+    suspects: str
+    explanation: str
     lanes: list[Lane]  # those shown, of `clients`
     clients: int
 
@@ -74,19 +74,19 @@ def _made(pictures: Iterable[Picture | None]) -> list[Picture]:
 
 def _section(run: Run, number: int) -> Section:
     sessions = run.provenance.get("sessions", [])
-    told = [flatten(one) for one in sessions if isinstance(one, Mapping)]
+    told = [flat_texts(one) for one in sessions if isinstance(one, Mapping)]
     found = lanes(run.digest)
     return Section(
         run=run,
-        settings=flatten(run.experiment),
+        settings=flat_texts(run.experiment),
         refusals=_refusals(run),
         notes=_notes(run.result or {}),
         facts={k: as_text(v) for k, v in run.provenance.items() if k != "sessions"},
         sessions=told,
         session_keys=list(dict.fromkeys(key for one in told for key in one)),
         pictures=_made(draw(run, number) for draw in _PICTURES),
-        verdict=verdict(run.digest, found),
-        grounds=grounds(run.digest, found, kind(run.experiment, "defense")),
+        suspects=name_suspects(run.digest, found),
+        explanation=explain_suspicion(run.digest, found, kind(run.experiment, "defense")),
         lanes=found[:_LANES],
         clients=len(found),
     )

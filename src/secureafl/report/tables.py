@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,17 +14,9 @@ from secureafl.core.errors import RunError, SecureAflError
 from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event
 from secureafl.presentation.labels import kind, label_runs
 from secureafl.runs.digest import Digest
-from secureafl.runs.folder import (
-    EVENTS,
-    EXPERIMENT,
-    HOLDINGS,
-    PROVENANCE,
-    RESULT,
-    read_events,
-    read_json,
-    summarise,
-)
-from secureafl.runs.lines import checked, number
+from secureafl.runs.events import number, read_events
+from secureafl.runs.layout import EXPERIMENT, HOLDINGS, PROVENANCE, RESULT, is_run, read_json
+from secureafl.runs.summary import summarise
 from secureafl.toml import read_toml
 
 _MADE_BY = "give folders made by 'secureafl run'"
@@ -140,7 +132,7 @@ def read_run(path: Path) -> Run:
         provenance = read_json(path / PROVENANCE)
         result = read_json(path / RESULT) if (path / RESULT).exists() else None
         digest = Digest()
-        evaluations, arrivals = _columns(_checked_events(path), digest)
+        evaluations, arrivals = _columns(read_events(path), digest)
         summary = _summarise(path, experiment, result, evaluations)
         holdings = _read_holdings(path / HOLDINGS)
     except SecureAflError as error:
@@ -180,10 +172,8 @@ def _require_run_folder(path: Path) -> None:
     try:
         if not path.is_dir():
             raise RunError(f"{path}: no such folder; {_MADE_BY}")
-        if not (path / EXPERIMENT).is_file():
-            inside = any(path.glob(f"*/{EXPERIMENT}"))
-            remedy = f"give the folders inside it, as in {path}/*" if inside else _MADE_BY
-            raise RunError(f"{path}: not a run folder (no {EXPERIMENT}); {remedy}")
+        if not is_run(path):
+            raise RunError(f"{path}: not a run folder (no {EXPERIMENT}); {_MADE_BY}")
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror}); {_MADE_BY}") from error
 
@@ -198,16 +188,6 @@ def _read_holdings(path: Path) -> np.ndarray | None:
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise RunError(f"{path}: damaged ({error})") from error
     return found
-
-
-def _checked_events(path: Path) -> Iterator[Event]:
-    """Events whose fields have the types they should; undefined figures become NaN."""
-    # Every complete line is one event, so counting events counts lines.
-    for place, event in enumerate(read_events(path), 1):
-        try:
-            yield checked(event)
-        except (TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise RunError(f"{path / EVENTS}, line {place}: damaged ({error})") from error
 
 
 def _columns(events: Iterable[Event], digest: Digest) -> tuple[list[EvaluationEvent], Arrivals]:
@@ -262,7 +242,7 @@ def _so_far(
     """What an unfinished run would have for a result, over its latest evaluations."""
     late = experiment.get("evaluation", {}).get("late", 5)
     rounds = {event.round for event in evaluations[-late:]}
-    return summarise(_checked_events(path), rounds)
+    return summarise(read_events(path), rounds)
 
 
 def _summary(result: Mapping[str, Any]) -> Summary:

@@ -26,7 +26,7 @@ from secureafl.paper.tables import Window, estimation_error
 from secureafl.report.artefact import Brief
 from secureafl.report.cells import Cell, Sheet, spread
 from secureafl.reproduce.plan import Request, grid_for, seed_note, title_of, warnings_of
-from secureafl.runs.folder import RESULT
+from secureafl.runs.layout import RESULT
 from secureafl.simulation.run import open_run
 
 if TYPE_CHECKING:

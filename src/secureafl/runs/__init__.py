@@ -1,1 +1,1 @@
-"""What a run folder tells, followed while it grows and kept small however long it gets."""
+"""Run folders: written, found, read, followed while they grow, and asked in SQL."""

@@ -1,16 +1,4 @@
-"""The run folder: the only place a run leaves anything, and all that reports read.
-
-    experiment.toml         every setting
-    provenance.json         versions, commit, hardware, seed; one entry per session
-    holdings.json           how many samples of each class every client holds, if there are classes
-    events.jsonl            append-only, one line per arrival and evaluation
-    pace.jsonl              append-only, about one line a second: which round it was when
-    checkpoint.safetensors  while the run is unfinished
-    model.safetensors       final weights
-    result.json             written last: its presence means the run is finished
-
-Other files than these two appear whole or not at all, whenever the process is killed.
-"""
+"""The writer of a run folder, whose files `layout` describes."""
 
 from __future__ import annotations
 
@@ -31,13 +19,22 @@ import safetensors
 import safetensors.numpy
 
 from secureafl.core.errors import LockedError, RunError, SecureAflError
-from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event, ForgottenEvent
+from secureafl.core.events import ArrivalEvent, Event
+from secureafl.runs.events import encode
+from secureafl.runs.layout import (
+    CHECKPOINT,
+    EVENTS,
+    EXPERIMENT,
+    HOLDINGS,
+    MODEL,
+    PACE,
+    PROVENANCE,
+    RESULT,
+    is_run,
+    read_json,
+    to_json,
+)
 
-EXPERIMENT, PROVENANCE, EVENTS = "experiment.toml", "provenance.json", "events.jsonl"
-HOLDINGS, PACE = "holdings.json", "pace.jsonl"
-CHECKPOINT, MODEL, RESULT = "checkpoint.safetensors", "model.safetensors", "result.json"
-
-_LAST_BYTES = 8192  # some dozens of events
 _PACE_SECONDS = 1.0  # times are not in the events, whose bits must not depend on them
 
 
@@ -56,7 +53,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         """Open an existing folder; `create` makes one."""
         self.path = path
-        if not (path / EXPERIMENT).is_file():
+        if not is_run(path):
             raise RunError(f"{path}: not a run folder (no {EXPERIMENT})")
         try:
             self._events = (path / EVENTS).open("ab")
@@ -83,9 +80,9 @@ class RunFolder:
         try:
             fresh.mkdir(parents=True)
             (fresh / EXPERIMENT).write_text(experiment, encoding="utf-8")
-            (fresh / PROVENANCE).write_text(_json(provenance, indent=1), encoding="utf-8")
+            (fresh / PROVENANCE).write_text(to_json(provenance, indent=1), encoding="utf-8")
             if holdings:
-                (fresh / HOLDINGS).write_text(_json({"clients": holdings}), encoding="utf-8")
+                (fresh / HOLDINGS).write_text(to_json({"clients": holdings}), encoding="utf-8")
             (fresh / EVENTS).touch()
             fresh.rename(path)  # so that a half-made folder is never taken for a run
         except (OSError, UnicodeError) as error:
@@ -102,7 +99,7 @@ class RunFolder:
         """Add lines to events.jsonl."""
         events = list(events)
         with _writing(self.path):
-            self._events.write(b"".join(_line(event) for event in events))
+            self._events.write(b"".join(encode(event) for event in events))
             if events:
                 self._rounds = events[-1].round + isinstance(events[-1], ArrivalEvent)
                 self._note_pace(first=True)
@@ -158,14 +155,14 @@ class RunFolder:
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write the result and drop the checkpoint."""
-        self._replace(RESULT, lambda path: path.write_text(_json(result, indent=1)))
+        self._replace(RESULT, lambda path: path.write_text(to_json(result, indent=1)))
         (self.path / CHECKPOINT).unlink(missing_ok=True)
 
     def add_session(self, session: Mapping[str, Any]) -> None:
-        """Note in the provenance that the run was taken up again."""
-        provenance = read_json(self.path / PROVENANCE)
+        """Add to the provenance that the run was resumed."""
+        provenance = readto_json(self.path / PROVENANCE)
         provenance["sessions"].append(session)
-        self._replace(PROVENANCE, lambda path: path.write_text(_json(provenance, indent=1)))
+        self._replace(PROVENANCE, lambda path: path.write_text(to_json(provenance, indent=1)))
 
     def close(self) -> None:
         """Release the folder."""
@@ -173,13 +170,13 @@ class RunFolder:
             self._events.close()
 
     def _note_pace(self, first: bool) -> None:
-        """Write down how many rounds are done by now: at a session's start, then once a second."""
+        """Write how many rounds are done by now: at a session's start, then once a second."""
         began, seconds = self._paced > -math.inf, time.monotonic() - self._since
         if first == began or seconds - self._paced < _PACE_SECONDS:
             return
         self._paced = seconds
         # A session is known by when it opened the folder: no pace spans the pause between two.
-        line = _json({"opened": self._opened, "seconds": round(seconds, 3), "rounds": self._rounds})
+        line = to_json({"opened": self._opened, "seconds": round(seconds, 3), "rounds": self._rounds})
         with (self.path / PACE).open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
@@ -208,112 +205,6 @@ def refuse_taken(path: Path) -> None:
         )
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a run folder."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RunError(f"{path}: no such file") from None
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path}: cannot be read ({error})") from error
-    if not isinstance(found, dict):
-        raise RunError(f"{path}: holds no JSON object")
-    return found
-
-
-def read_events(path: Path) -> Iterator[Event]:
-    """Events of a run; an unfinished last line (the process was killed) is passed over."""
-    try:
-        with (path / EVENTS).open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.endswith(b"\n"):
-                    yield _event(line, path, number)
-    except OSError as error:
-        raise RunError(f"{path}: {EVENTS} cannot be read ({error.strerror})") from error
-
-
-def last_events(path: Path) -> list[Event]:
-    """The last few events of a run that another process may be writing; none if there is no run."""
-    try:
-        with (path / EVENTS).open("rb") as file:
-            start = max(0, file.seek(0, os.SEEK_END) - _LAST_BYTES)
-            file.seek(start)
-            lines = file.read().split(b"\n")
-    except OSError:
-        return []
-    return [_event(line, path, 0) for line in lines[1 if start else 0 : -1]]
-
-
-def summarise(events: Iterable[Event], late_rounds: Iterable[int]) -> dict[str, Any]:
-    """Final and late-mean metrics, and who was accepted, from a run's events."""
-    late_rounds = set(late_rounds)
-    evaluations: list[EvaluationEvent] = []
-    uploads = {"honest": [0, 0], "malicious": [0, 0]}
-    reasons: dict[str, int] = {}
-    steps = forgotten = 0
-    for event in events:
-        if isinstance(event, EvaluationEvent):
-            evaluations.append(event)
-            continue
-        if isinstance(event, ForgottenEvent):
-            forgotten += 1
-            continue
-        group = uploads["malicious" if event.malicious else "honest"]
-        group[0] += event.accepted
-        group[1] += 1
-        steps += event.stepped
-        if event.reason:
-            reasons[event.reason] = reasons.get(event.reason, 0) + 1
-    late = [e for e in evaluations if e.round in late_rounds]
-    return {
-        "metrics": {
-            name: _late_figures([e.metrics[name] for e in late])
-            for name in (late[-1].metrics if late else {})
-        },
-        "uploads": {
-            name: {"accepted": yes, "received": all_, "share": yes / all_ if all_ else None}
-            for name, (yes, all_) in uploads.items()
-        },
-        "refused": reasons,
-        "steps": steps,
-        "forgotten": forgotten,
-    }
-
-
-def _late_figures(values: list[float | None]) -> dict[str, float | None]:
-    finite = [value for value in values if value is not None]
-    if len(finite) < len(values):
-        return {"last": values[-1], "late_mean": None, "late_std": None}
-    mean = math.fsum(finite) / len(finite)
-    spread = math.hypot(*(v - mean for v in finite)) / math.sqrt(len(finite))
-    return {"last": finite[-1], "late_mean": mean, "late_std": spread}
-
-
-_KINDS: dict[str, type[Event]] = {
-    "arrival": ArrivalEvent,
-    "evaluation": EvaluationEvent,
-    "forgotten": ForgottenEvent,
-}
-_NAMES = {cls: name for name, cls in _KINDS.items()}
-
-
-def _line(event: Event) -> bytes:
-    return (_json({"event": _NAMES[type(event)], **event._asdict()}) + "\n").encode()
-
-
-def _event(line: bytes, path: Path, number: int) -> Event:
-    try:
-        fields = json.loads(line)
-        return _KINDS[fields.pop("event")](**fields)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunError(f"{path / EVENTS}, line {number}: damaged ({error})") from error
-
-
-def _json(value: Any, indent: int | None = None) -> str:
-    # NaN is not JSON; the writers of events and results use None instead.
-    return json.dumps(value, indent=indent, allow_nan=False)
-
-
 def _checksum(tensors: Mapping[str, np.ndarray]) -> int:
     checksum = 0
     for name in sorted(tensors):
@@ -329,7 +220,7 @@ def _unwritable(path: Path, error: OSError | UnicodeError) -> SecureAflError:
 
 @contextlib.contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Turns a full disk or a lost permission into one clear line."""
+    """Turn a full disk or a lost permission into an error of one line."""
     try:
         yield
     except OSError as error:

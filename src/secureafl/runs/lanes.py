@@ -1,4 +1,4 @@
-"""The clients of a run beside each other, and what that comes to in plain words."""
+"""The clients of a run ranked by suspicion, and which of them stand out, in sentences."""
 
 from __future__ import annotations
 
@@ -7,19 +7,26 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from secureafl.runs.digest import Client, Digest
-from secureafl.runs.suspicion import CREDIT, HIGH, LOST, RAISED, Signs, judge, usual_refusals
+from secureafl.runs.suspicion import (
+    HIGH,
+    MOST_REFUSED,
+    RAISED,
+    SuspicionScore,
+    median_refusal_share,
+    score_clients,
+)
 
 _NAMED = 12  # clients named in a sentence
 _MOST_REASONS = 3
 _MEASURES = {
     "distance": "the distance of uploads from what the defence compares them with",
-    "norm": "the length of uploads",
+    "norm": "the norm of uploads",
 }
-_LIMIT = "A liar whose uploads look like everybody's is not seen here."
+_LIMIT = "A malicious client whose uploads look like everybody's cannot be seen here."
 
 
 class Lane(NamedTuple):
-    """One client."""
+    """What is shown of one client."""
 
     client: int
     suspicion: float
@@ -28,27 +35,26 @@ class Lane(NamedTuple):
     refused: int
     reasons: dict[str, int]
     distance: float | None  # of its last upload
-    times: float | None  # how many times as far as the typical one its latest uploads lie
+    times: float | None  # how many times the median distance its latest uploads lie away
     last: int  # round
     staleness: int
     mean_staleness: float
     marks: str  # its latest uploads, the newest last: 1 accepted, 0 refused
-    planted: bool  # a simulation made it malicious; suspicion does not look at this
+    malicious: bool  # made so by the simulation; the suspicion does not depend on it
 
 
 def lanes(digest: Digest) -> list[Lane]:
     """All clients, the most suspicious first."""
-    judged = judge(client.record for client in digest.clients.values())
+    scores = score_clients(client.history for client in digest.clients.values())
     found = [
-        _lane(number, client, signs)
-        for (number, client), signs in zip(digest.clients.items(), judged, strict=True)
+        _lane(number, client, score)
+        for (number, client), score in zip(digest.clients.items(), scores, strict=True)
     ]
     return sorted(found, key=lambda lane: (-lane.suspicion, lane.client))
 
 
-def _lane(number: int, client: Client, signs: Signs) -> Lane:
-    record, suspicion = client.record, signs.suspicion
-    times = math.exp(min(99.0, record.excess / (record.measured + CREDIT)))
+def _lane(number: int, client: Client, score: SuspicionScore) -> Lane:
+    history, suspicion = client.history, score.suspicion
     return Lane(
         client=number,
         suspicion=round(suspicion, 4),
@@ -57,21 +63,21 @@ def _lane(number: int, client: Client, signs: Signs) -> Lane:
         refused=client.uploads - client.accepted,
         reasons=dict(client.reasons.most_common(_MOST_REASONS)),
         distance=client.distance if math.isfinite(client.distance) else None,
-        times=times if record.measured else None,
+        times=math.exp(min(99.0, history.mean_excess)) if history.measured else None,
         last=client.last,
         staleness=client.staleness,
         mean_staleness=round(client.total_staleness / client.uploads, 2),
         marks="".join("01"[mark] for mark in client.marks),
-        planted=client.poisoned > 0,
+        malicious=client.malicious > 0,
     )
 
 
-def verdict(digest: Digest, found: Sequence[Lane]) -> str:
-    """Who stands out."""
+def name_suspects(digest: Digest, found: Sequence[Lane]) -> str:
+    """Which clients stand out, in a sentence."""
     if not found:
         return "No upload has come yet."
-    if usual_refusals(client.record for client in digest.clients.values()) > LOST:
-        return "Most uploads are refused: the model may be lost, and nobody can be singled out."
+    if median_refusal_share(client.history for client in digest.clients.values()) > MOST_REFUSED:
+        return "Most uploads are refused: the model may have diverged, and no client can be singled out."
     everybody = f"{len(found):,} client{'s' if len(found) > 1 else ''}"
     high = [lane.client for lane in found if lane.level == "high"]
     if high:
@@ -83,22 +89,25 @@ def verdict(digest: Digest, found: Sequence[Lane]) -> str:
     return f"None of {everybody} stands out."
 
 
-def grounds(digest: Digest, found: Sequence[Lane], defense: str) -> str:
-    """What the verdict rests on, and how far it can be trusted."""
-    signs = ["refusals"] if digest.reasons else []
-    signs += [_MEASURES[digest.measure]] if digest.measure else []
+def explain_suspicion(digest: Digest, found: Sequence[Lane], defense: str) -> str:
+    """What the suspicion rests on, and how far it can be relied on."""
+    measured = ["refusals"] if digest.reasons else []
+    measured += [_MEASURES[digest.measure]] if digest.measure else []
     if not found:
         return ""
-    if not signs:
+    if not measured:
         return (
             f"{defense} gives no sign of who is poisoning: it refuses nothing and measures "
-            "nothing, so the order of clients says nothing."
+            "nothing, so the order of clients has no meaning."
         )
-    told = [f"Suspicion rests on {' and '.join(signs)}."]
+    told = [f"Suspicion rests on {' and '.join(measured)}."]
     if not digest.reasons:
         told.append(f"{defense} has refused no upload.")
-    planted = sum(lane.planted for lane in found)
-    if planted:
-        on_top = sum(lane.planted for lane in found[:planted])
-        told.append(f"The simulation planted {planted:,}; {on_top:,} of them are on top.")
+    malicious = sum(lane.malicious for lane in found)
+    if malicious:
+        first = sum(lane.malicious for lane in found[:malicious])
+        told.append(
+            f"Malicious in this simulation: {malicious:,}; "
+            f"among the {malicious:,} most suspicious: {first:,}."
+        )
     return " ".join([*told, _LIMIT])

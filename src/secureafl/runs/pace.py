@@ -14,7 +14,7 @@ PACE_POINTS = 1000
 
 
 class Moment(NamedTuple):
-    """How many rounds were done when."""
+    """How many rounds were done at some time."""
 
     opened: float  # when its session began, in seconds since 1970
     seconds: float  # since then
@@ -22,7 +22,7 @@ class Moment(NamedTuple):
 
     @property
     def time(self) -> float:
-        """In seconds since 1970."""
+        """This moment in seconds since 1970."""
         return self.opened + self.seconds
 
 
@@ -35,7 +35,7 @@ class Pace:
         self._last: Moment | None = None
 
     def add(self, lines: Iterable[bytes]) -> None:
-        """Take in more lines; what is none of ours is left out."""
+        """Add more lines; those that are damaged are left out."""
         for line in lines:
             moment = _moment(line)
             if moment is None:

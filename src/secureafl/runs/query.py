@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from secureafl.core.errors import ConfigError, RunError
-from secureafl.runs.folder import EVENTS, EXPERIMENT, PROVENANCE, RESULT, read_json
-from secureafl.toml import read_toml
+from secureafl.runs.events import read_evaluations
+from secureafl.runs.find import find_runs
+from secureafl.runs.layout import EVENTS, EXPERIMENT, PROVENANCE, RESULT, read_json
+from secureafl.toml import flatten, read_toml
 
 if TYPE_CHECKING:
     import duckdb
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
 
 _FIRST = ("run", "task", "defense", "attack", "seed", "rounds", "finished")
 _MEASURED = ("steps", "seconds", "rounds_per_second", "peak_memory_bytes")
-_EVALUATION = b'{"event": "evaluation"'
 _EVALUATIONS = ("run", "round", "metric", "value")
 _TYPES = {bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE"}
 
@@ -90,26 +91,14 @@ class ResultsTable:
 
 def results_table(paths: Iterable[Path | str]) -> ResultsTable:
     """The runs in these folders and all folders inside them."""
-    return ResultsTable(find_runs([Path(path) for path in paths]))
-
-
-def find_runs(paths: Iterable[Path]) -> list[Path]:
-    """Run folders, each once, in order of their names."""
-    found: list[Path] = []
-    for path in paths:
-        inside = sorted(file.parent for file in path.rglob(EXPERIMENT))
-        runs = [run for run in inside if not run.name.startswith(".")]  # those are half-made
-        if not runs:
-            raise RunError(f"{path}: no run folder in it; they are made by 'secureafl run'")
-        found += runs
-    return list({run.resolve(): run for run in found}.values())
+    return ResultsTable(find_runs([Path(path) for path in paths]).runs)
 
 
 def _row(folder: Path) -> dict[str, Any]:
     """One run, flat; what is not known yet is absent."""
     experiment = read_toml(folder / EXPERIMENT)
     finished = (folder / RESULT).is_file()
-    row = {"run": str(folder), **_flat(experiment), "finished": finished}
+    row = {"run": str(folder), **_columns_of(experiment), "finished": finished}
     try:
         row |= _facts(read_json(folder / PROVENANCE))
         if finished:
@@ -119,18 +108,14 @@ def _row(folder: Path) -> dict[str, Any]:
     return row
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Every setting under its dotted name, with _ for the dots; a kind under its table's name."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if not isinstance(value, Mapping):
-            name = prefix.removesuffix("_") if key == "kind" else prefix + key
-            flat[name] = json.dumps(value) if isinstance(value, list) else value
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            # A plain setting wins over one of a plug-in that comes to the same name.
-            flat = {**_flat(value, f"{prefix}{key}_"), **flat}
-    return flat
+def _columns_of(experiment: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by column: a kind is named after its table, and _ stands for the dots."""
+    found: dict[str, Any] = {}
+    # A plain setting wins over one of a plug-in that comes to the same name.
+    for name, value in sorted(flatten(experiment).items(), key=lambda item: item[0].count(".")):
+        column = name.removesuffix(".kind").replace(".", "_")
+        found.setdefault(column, json.dumps(value) if isinstance(value, list) else value)
+    return found
 
 
 def _facts(provenance: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,23 +136,12 @@ def _measured(result: Mapping[str, Any]) -> dict[str, Any]:
 
 def _evaluations(folders: Iterable[Path]) -> list[dict[str, Any]]:
     return [
-        {"run": str(folder), "round": event["round"], "metric": metric, "value": value}
+        {"run": str(folder), "round": event.round, "metric": metric, "value": value}
         for folder in folders
-        for event in _evaluation_events(folder / EVENTS)
-        for metric, value in event["metrics"].items()
+        if (folder / EVENTS).exists()  # results may be kept without their events
+        for event in read_evaluations(folder)
+        for metric, value in event.metrics.items()
     ]
-
-
-def _evaluation_events(path: Path) -> list[dict[str, Any]]:
-    """Of a run whose events were not kept: none."""
-    if not path.exists():
-        return []
-    try:
-        with path.open("rb") as lines:
-            wanted = [x for x in lines if x.startswith(_EVALUATION) and x.endswith(b"\n")]
-        return [json.loads(line) for line in wanted]
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path}: damaged ({error})") from error
 
 
 def _columns(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> dict[str, list[Any]]:

@@ -22,10 +22,10 @@ class Block(NamedTuple):
 
 
 class Tail:
-    """Reads what was added; a half-written last line waits for its end.
+    """Reads what was added to a file; a half-written last line waits for its end.
 
-    A resumed run cuts its events back to the last checkpoint. Whoever reads on from the old place
-    would count rounds twice, so then everything is read again.
+    A resumed run cuts its events back to the last checkpoint. Reading on from the old place would
+    count rounds twice, so then everything is read again.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,7 +36,7 @@ class Tail:
         self._offset, self._before = 0, b""
 
     def read(self) -> Block:
-        """The lines since the last call, or some of them."""
+        """The lines that were added since the last call, at most a block of them."""
         try:
             with self.path.open("rb") as file:
                 again = self._changed(file.fileno())

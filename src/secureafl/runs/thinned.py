@@ -1,4 +1,4 @@
-"""A long series in little room."""
+"""A series of any length in bounded memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Cursor(NamedTuple):
 
 
 class Thinned(Generic[Point]):
-    """Every so-many-th point, evenly; when there is no room, every other one goes.
+    """Points at even distances; when the room is used up, every other one is dropped.
 
     The last point is always there, whether it will stay or not.
     """
@@ -49,14 +49,14 @@ class Thinned(Generic[Point]):
 
     @property
     def points(self) -> list[Point]:
-        """All there are, the last included."""
+        """All points that are kept, and the last."""
         if self._last is None or self._kept[-1] is self._last:
             return list(self._kept)
         return [*self._kept, self._last]
 
     @property
     def cursor(self) -> Cursor:
-        """Of a reader who has all points but a last one that will not stay."""
+        """The cursor of a reader who has all points but a last one that will not stay."""
         return Cursor(self.version, len(self._kept))
 
     def since(self, cursor: Cursor) -> tuple[int, list[Point]]:

@@ -1,4 +1,4 @@
-"""A run folder, followed: whatever state it is in, there is something to show and to say."""
+"""A run folder followed while it grows; a damaged one is read as far as that is possible."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 from secureafl.core.errors import RunError, SecureAflError
 from secureafl.runs.digest import Digest
-from secureafl.runs.lines import parse
+from secureafl.runs.events import parse
 from secureafl.runs.pace import Pace
 from secureafl.runs.tail import Block, Tail
-from secureafl.runs.folder import EVENTS, EXPERIMENT, PACE, PROVENANCE, RESULT, read_json
+from secureafl.runs.layout import EVENTS, EXPERIMENT, PACE, PROVENANCE, RESULT, read_json
 from secureafl.toml import read_toml
 
 FINISHED, RUNNING, QUIET = "finished", "running", "quiet"
@@ -22,7 +22,7 @@ _LARGEST_FILE = 4 * 2**20
 
 
 class Watch:
-    """One run folder; may be asked from several threads."""
+    """What one run folder holds, up to date; may be used from several threads."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -32,7 +32,7 @@ class Watch:
         self.settings: dict[str, Any] = {}
         self.provenance: dict[str, Any] = {}
         self.result: dict[str, Any] = {}
-        self._standing: tuple[str, list[str]] | None = None
+        self._reported: tuple[str, list[str]] | None = None
         self._files = {
             name: _File(path / name, read)
             for name, read in (
@@ -56,9 +56,9 @@ class Watch:
             self._read_small_files()
             self._follow_pace()
             more = self._follow_events()
-            standing = (self.state, self.problems)
-            self.version += standing != self._standing  # a run gets quiet as time goes by
-            self._standing = standing
+            reported = (self.state, self.problems)
+            self.version += reported != self._reported  # a run gets quiet as time goes by
+            self._reported = reported
             return more
 
     def _read_small_files(self) -> None:
@@ -72,7 +72,7 @@ class Watch:
         try:
             block = self._pace_lines.read()
         except RunError:
-            return  # what else is wrong with the folder is told elsewhere; a pace may be missing
+            return  # a pace may be missing, and what else is wrong is said of the events
         if block.again:
             self.pace = Pace()
         self.pace.add(block.lines)
@@ -89,10 +89,10 @@ class Watch:
             self._start_over()
             self.generation += 1
             self.version += 1
-        self._take_in(block)
+        self._count(block)
         return block.more
 
-    def _take_in(self, block: Block) -> None:
+    def _count(self, block: Block) -> None:
         found = parse(block.lines)
         self.digest.add(found.events)
         if found.damaged and not self._damaged:
@@ -105,7 +105,7 @@ class Watch:
 
     @property
     def state(self) -> str:
-        """Finished, running or quiet."""
+        """The state of the run: finished, running or quiet."""
         if (self.path / RESULT).exists():
             return FINISHED
         age = self.age
@@ -154,7 +154,7 @@ class _File:
         self.problem = self._missing()
 
     def refresh(self) -> bool:
-        """Whether it was read anew."""
+        """Read the file if it changed; whether it did."""
         try:
             facts = self._path.stat()
         except OSError:

@@ -25,15 +25,10 @@ from secureafl.experiment import (
     to_mapping,
     write_experiment,
 )
-from secureafl.runs.folder import (
-    EXPERIMENT,
-    PROVENANCE,
-    RunFolder,
-    read_events,
-    read_json,
-    refuse_taken,
-    summarise,
-)
+from secureafl.runs.events import read_events
+from secureafl.runs.folder import RunFolder, refuse_taken
+from secureafl.runs.layout import EXPERIMENT, PROVENANCE, read_json
+from secureafl.runs.summary import summarise
 from secureafl.settings import short_name
 from secureafl.simulation.simulator import Simulation
 from secureafl.toml import read_toml

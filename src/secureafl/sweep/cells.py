@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from secureafl.core.errors import LockedError, SecureAflError
 from secureafl.core.events import Event
 from secureafl.experiment import Experiment, from_mapping, to_mapping
-from secureafl.runs.folder import RESULT
+from secureafl.runs.layout import RESULT
 from secureafl.simulation.run import open_run, require_same
 from secureafl.sweep.tally import RunProgress
 

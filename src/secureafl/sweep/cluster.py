@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from secureafl.core.errors import SecureAflError
 from secureafl.core.events import EvaluationEvent
-from secureafl.runs.folder import last_events
+from secureafl.runs.events import last_events
 from secureafl.sweep.cells import RunningCell, Task, Update, stop_signals, why
 from secureafl.sweep.tally import RunProgress
 

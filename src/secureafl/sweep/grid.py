@@ -26,7 +26,7 @@ from secureafl.core.errors import ConfigError
 from secureafl.defenses import DEFENSES
 from secureafl.experiment import Experiment, from_mapping, read_settings, with_settings
 from secureafl.settings import did_you_mean, find_class, short_name
-from secureafl.toml import read_toml
+from secureafl.toml import flatten, read_toml
 
 _TABLES: dict[str, Any] = {"defense": DEFENSES, "attack": ATTACKS}
 _LABEL_LENGTH = 80  # of one value, in the name of a cell; names of files end at 255
@@ -114,7 +114,8 @@ def read_grid(path: Path) -> Grid:
     base = dict(values.get("base", {}))
     if "file" in base:
         base = _chosen(read_settings(path.parent / str(base.pop("file"))), base)
-    axes = {"seed": [base.get("seed", Experiment().seed)], **_flat(values.get("axes", {}))}
+    # `defense.alpha = [...]` is a table in a table unless it is quoted; both mean the same.
+    axes = {"seed": [base.get("seed", Experiment().seed)], **flatten(values.get("axes", {}))}
     return Grid(str(values.get("title", path.stem)), base, axes)
 
 
@@ -141,14 +142,6 @@ def cross(
     """One experiment per defence and attack; without a list, the file's own is used."""
     axes = {"defense": list(defenses), "attack": list(attacks)}
     return Grid("comparison", values, {key: v for key, v in axes.items() if v}).cells(changes)
-
-
-def _flat(axes: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """`defense.alpha = [...]` is a table in a table unless it is quoted; both mean the same."""
-    flat: dict[str, Any] = {}
-    for key, value in axes.items():
-        flat |= _flat(value, f"{path}{key}.") if isinstance(value, Mapping) else {path + key: value}
-    return flat
 
 
 def _chosen(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

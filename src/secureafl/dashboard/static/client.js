@@ -1,4 +1,4 @@
-// The page of one client: its whole history.
+// The page of one client, with its whole history.
 import { address, byId, card, figure, make, percent, say, whole } from "./dom.js";
 import { BLUE, Chart, VERMILLION, colour, marks, tone } from "./charts.js";
 import { listen } from "./store.js";
@@ -6,7 +6,7 @@ import { facts, showHead, showProblems } from "./head.js";
 import { uploadsTable } from "./overview.js";
 
 const NAMES = ["round", "accepted", "staleness", "value", "bound", "distance"];
-const TITLES = { lipschitz: "Lipschitz factor", distance: "Distance", norm: "Length of uploads", entropy: "Entropy", cosine: "Cosine", score: "Score", weight: "Trust" };
+const TITLES = { lipschitz: "Lipschitz factor", distance: "Distance", norm: "Norm of uploads", entropy: "Entropy", cosine: "Cosine", score: "Score", weight: "Trust" };
 const LOGARITHMIC = new Set(["lipschitz", "distance", "norm"]);
 
 export class ClientPage {
@@ -19,7 +19,7 @@ export class ClientPage {
     const back = make("p", {}, make("a", { href: address({ client: null }) }, "← all clients"));
     view.replaceChildren(back, make("div", { class: "grid three" }, this.score.root, this.distance.root, this.staleness.root), card("Its last uploads", this.latest));
     document.title = `Client ${client} · SecureAFL`;
-    say(byId("verdict"), `Client ${client}: reading its history …`);
+    say(byId("headline"), `Client ${client}: reading its history …`);
     const query = new URLSearchParams(run === null ? { client } : { run, client });
     const handlers = { client: (message) => this.take(message), problem: (text) => showProblems([text]) };
     listen(`api/client?${query}`, handlers, (connected) => {
@@ -47,18 +47,18 @@ export class ClientPage {
 
   tell(lane) {
     if (!lane) {
-      say(byId("verdict"), `Client ${this.client} has sent no upload that counts.`);
+      say(byId("headline"), `Client ${this.client} has sent no upload that counts.`);
       return;
     }
-    const planted = lane.planted ? ", planted by the simulation" : "";
-    say(byId("verdict"), `Client ${this.client}: suspicion ${lane.suspicion.toFixed(2)} (${lane.level}${planted})`);
+    const malicious = lane.malicious ? ", malicious in this simulation" : "";
+    say(byId("headline"), `Client ${this.client}: suspicion ${lane.suspicion.toFixed(2)} (${lane.level}${malicious})`);
     const reasons = Object.entries(lane.reasons).map(([reason, count]) => `${reason || "no reason given"} ×${whole(count)}`);
     facts([
       ["Place by suspicion", `${whole(lane.rank)} of ${whole(lane.of)}`],
       ["Uploads", whole(lane.uploads)],
       ["Refused", percent(lane.refused / lane.uploads)],
       ["Why", reasons.join(", ") || "–"],
-      ["Distance beside the typical", lane.times === null ? "–" : `×${figure(lane.times)}`],
+      ["Distance relative to the median", lane.times === null ? "–" : `×${figure(lane.times)}`],
       ["Mean staleness", lane.mean_staleness.toFixed(1)],
       ["Last upload", `round ${whole(lane.last)}`],
     ]);

@@ -1,4 +1,4 @@
-// The top of every page: which run, how it stands, what is wrong with its folder.
+// The top of every page: which run, what state it is in, what is wrong with its folder.
 import { ago, byId, figure, make, percent, say, whole } from "./dom.js";
 
 const WORDS = { running: "● running", finished: "✓ finished", quiet: "‖ no news" };
@@ -12,7 +12,7 @@ export function showHead(head) {
   say(state, WORDS[head.state] + since);
   state.dataset.state = head.state;
   showProblems(head.problems);
-  speak(`${head.name}: ${head.state}, ${whole(head.rounds)} rounds. ${byId("verdict").textContent}`);
+  announce(`${head.name}: ${head.state}, ${whole(head.rounds)} rounds. ${byId("headline").textContent}`);
 }
 
 export function showProblems(problems) {
@@ -48,8 +48,8 @@ export function facts(pairs) {
   });
 }
 
-// Now and then, so that listening is bearable.
-function speak(text) {
+// For screen readers: only now and then, so that listening is bearable.
+function announce(text) {
   if (performance.now() - voiced < 20000 && voiced) return;
   voiced = performance.now();
   say(byId("voice"), text);

@@ -69,12 +69,12 @@ export class Lanes {
     const cells = Object.fromEntries(["refused", "why", "distance", "staleness", "seen", "uploads"].map((name) => [name, make("td", { class: name === "why" ? "why" : "n" })]));
     const meter = make("span", { class: "meter", "aria-hidden": "true" }, make("span"));
     const score = make("span", { class: "score" });
-    const planted = make("span", { class: "planted", hidden: "" }, "planted");
+    const malicious = make("span", { class: "malicious", hidden: "" }, "malicious");
     const canvas = make("canvas", { class: "strip", role: "img" });
     const link = make("a", { href: address({ client }) }, String(client));
-    const row = make("tr", {}, make("th", { scope: "row" }, link, planted), make("td", { class: "suspicion" }, meter, score), make("td", {}, canvas));
+    const row = make("tr", {}, make("th", { scope: "row" }, link, malicious), make("td", { class: "suspicion" }, meter, score), make("td", {}, canvas));
     row.append(...Object.values(cells));
-    return { row, cells, meter, score, canvas, planted, marks: "" };
+    return { row, cells, meter, score, canvas, malicious, marks: "" };
   }
 
   fill(lane, data, head) {
@@ -84,7 +84,7 @@ export class Lanes {
     lane.row.dataset.client = data.client;
     lane.meter.firstChild.style.width = `${Math.round(100 * data.suspicion)}%`;
     say(lane.score, `${data.suspicion.toFixed(2)}${name === "low" ? "" : ` ${name}`}`);
-    lane.planted.hidden = !data.planted;
+    lane.malicious.hidden = !data.malicious;
     say(cells.refused, percent(data.uploads ? data.refused / data.uploads : null));
     say(cells.why, Object.entries(data.reasons).map(([reason, count]) => `${reason || "no reason given"} ×${whole(count)}`).join(", ") || "–");
     say(cells.distance, data.times === null ? "–" : `${figure(data.distance)} (×${data.times.toFixed(data.times < 10 ? 1 : 0)})`);

@@ -8,12 +8,12 @@ import { showFacts, showHead } from "./head.js";
 
 const SCORE_NAMES = {
   lipschitz: ["Lipschitz factors of uploads", "The filter suspects uploads above the line."],
-  distance: ["Distance of uploads", "From what the defence compares them with."],
+  distance: ["Distance of uploads", "Measured from what the defence compares them with."],
   entropy: ["Entropy of uploads", "Uploads above the line are refused."],
   cosine: ["Cosine of uploads", "With what the defence compares them with."],
   score: ["Score of uploads", "What the defence decides by."],
   weight: ["Trust in clients", "The weight of each uploading client; a typical one has 1."],
-  norm: ["Length of uploads", "This defence measures nothing itself."],
+  norm: ["Norm of uploads", "This defence gives no score of its own."],
 };
 const LOGARITHMIC = new Set(["lipschitz", "distance", "norm"]);
 
@@ -36,7 +36,8 @@ export class Overview {
     this.small = make("div", { class: "stack" }, this.pace.root, this.staleness.root);
     this.top = make("div", { class: "grid" });
     this.below = make("div", { class: "grid" }, this.scores.root, this.small);
-    this.listCard = card("Runs", this.list);
+    this.unreadable = make("p", { class: "note" });
+    this.listCard = card("Runs", this.list, this.unreadable);
     this.listCard.hidden = true;
     view.replaceChildren(
       this.listCard,
@@ -57,7 +58,7 @@ export class Overview {
     if (this.front) query.append("run", this.front);
     for (const name of this.with) query.append("with", name);
     query.append("lanes", this.lanesFrom);
-    const handlers = { run: (message) => this.take(message), runs: (list) => this.showList(list) };
+    const handlers = { run: (message) => this.take(message), runs: (message) => this.showList(message) };
     this.connection = listen(`api/stream?${query}`, handlers, (connected) => this.status(connected));
   }
 
@@ -91,13 +92,13 @@ export class Overview {
   showFront(run) {
     showHead(run.head);
     showFacts(run.head);
-    say(byId("verdict"), run.verdict);
-    say(byId("grounds"), run.grounds);
+    say(byId("headline"), run.suspects);
+    say(byId("explanation"), run.explanation);
     this.showScores(run);
     const [x, y] = rates(run.pace);
     const line = { label: "updates/s", value: (_, v) => figure(v), style: () => ({ stroke: GREEN, width: 2, fill: `${GREEN}22` }) };
     this.pace.show([line], [x, y], `Now ${figure(run.head.per_second)}.`);
-    if (!x.length) say(this.pace.empty, "The run folder does not tell yet.");
+    if (!x.length) say(this.pace.empty, "Not known yet.");
     this.showStaleness(run.staleness);
     this.lanes.show(run.lanes, run.head);
     showLatest(this.latest, run);
@@ -138,27 +139,27 @@ export class Overview {
     this.scores.resize(lone ? HEIGHT : 2 * HEIGHT);
   }
 
-  showScores({ scores, telling }) {
-    const [title, note] = SCORE_NAMES[telling.name] ?? ["Scores of uploads", ""];
+  showScores({ scores, deciding }) {
+    const [title, note] = SCORE_NAMES[deciding.name] ?? ["Scores of uploads", ""];
     say(this.scores.title, title);
-    this.scores.root.hidden = !telling.name;
-    const logarithmic = LOGARITHMIC.has(telling.name);
+    this.scores.root.hidden = !deciding.name;
+    const logarithmic = LOGARITHMIC.has(deciding.name);
     this.scores.logarithmic = logarithmic;
     const usable = (value) => (value !== null && (!logarithmic || value > 0) ? value : null);
     const chosen = (wanted) => scores.value.map((value, i) => (wanted(scores.kind[i]) ? usable(value) : null));
     const told = (_, v, __, i) => (v === null || v === undefined || i === null ? "–" : `${figure(v)}, client ${scores.client[i]}`);
-    const [good, bad] = telling.planted ? ["honest", "malicious"] : ["accepted", "refused"];
-    const first = (kind) => (telling.planted ? kind < 2 : kind % 2 === 1);
+    const [good, bad] = deciding.malicious ? ["honest", "malicious"] : ["accepted", "refused"];
+    const first = (kind) => (deciding.malicious ? kind < 2 : kind % 2 === 1);
     const series = [
       { label: good, paths: marks("circle"), value: told, style: () => ({ stroke: colour("accepted"), width: 1 }) },
       { label: bad, paths: marks("cross"), value: told, style: () => ({ stroke: VERMILLION, width: 1.5 }) },
     ];
     const data = [scores.round, chosen(first), chosen((kind) => !first(kind))];
-    if (telling.bound) {
-      series.push({ label: telling.bound, spanGaps: true, value: (_, v) => figure(v), style: () => ({ stroke: colour("ink"), width: 2 }) });
+    if (deciding.bound) {
+      series.push({ label: deciding.bound, spanGaps: true, value: (_, v) => figure(v), style: () => ({ stroke: colour("ink"), width: 2 }) });
       data.push(scores.bound.map(usable));
     }
-    this.scores.tell(`${note} ${telling.planted ? "Crosses are uploads of planted attackers." : "Crosses were refused."}`);
+    this.scores.tell(`${note} ${deciding.malicious ? "Crosses are uploads of malicious clients." : "Crosses were refused."}`);
     this.scores.show(series, data, `${note} ${whole(scores.round.length)} uploads are drawn.`);
   }
 
@@ -172,9 +173,10 @@ export class Overview {
     this.staleness.show(series, total ? [x, counts] : [[]], `Mean ${figure(mean)} rounds.`);
   }
 
-  showList(list) {
-    this.listCard.hidden = list.length < 2;
-    if (!list.length) say(byId("verdict"), "No run here yet. As soon as one begins, it is shown.");
+  showList({ runs: list, unreadable }) {
+    this.listCard.hidden = list.length < 2 && !unreadable.length;
+    say(this.unreadable, unreadable.join(" · "));
+    if (!list.length) say(byId("headline"), "No run here yet. As soon as one begins, it is shown.");
     if (this.waiting && list.length) this.connect(); // the first one has turned up
     this.waiting = !list.length;
     if (list.length < 2 || JSON.stringify(list) === this.listed) return;
@@ -244,7 +246,7 @@ function showSettings(place, settings) {
   if (place.dataset.shown === text) return;
   place.dataset.shown = text;
   const items = Object.entries(settings).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value)));
-  place.replaceChildren(items.length ? make("dl", { class: "settings" }, ...items) : make("p", { class: "note" }, "The run folder does not tell."));
+  place.replaceChildren(items.length ? make("dl", { class: "settings" }, ...items) : make("p", { class: "note" }, "There are none in the run folder."));
 }
 
 function showProvenance(place, { facts, sessions }) {

@@ -32,8 +32,8 @@ export class Run {
       extend(this.scores, message.scores, ["round", "client", "value", "bound", "kind"]);
       extend(this.pace, message.pace, ["opened", "seconds", "rounds"]);
       const { scores, pace, curves, ...rest } = message;
-      const { name, bound_name, planted } = scores;
-      Object.assign(this, rest, { telling: { name, bound: bound_name, planted } });
+      const { name, bound_name, malicious } = scores;
+      Object.assign(this, rest, { deciding: { name, bound: bound_name, malicious } });
     }
   }
 }
