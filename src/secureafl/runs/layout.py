@@ -1,0 +1,48 @@
+"""The files of a run folder: the only place a run leaves anything, and all that is read of it.
+
+    experiment.toml         every setting
+    provenance.json         versions, commit, hardware, seed; one entry per session
+    holdings.json           how many samples of each class every client holds, if there are classes
+    events.jsonl            append-only, one line per arrival, evaluation and forgotten client
+    pace.jsonl              append-only, about one line a second: which round it was when
+    checkpoint.safetensors  while the run is unfinished
+    model.safetensors       final weights
+    result.json             written last: its presence means the run is finished
+
+All but the two append-only files appear whole or not at all, whenever the process is killed.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from secureafl.core.errors import RunError
+
+EXPERIMENT, PROVENANCE, EVENTS = "experiment.toml", "provenance.json", "events.jsonl"
+HOLDINGS, PACE = "holdings.json", "pace.jsonl"
+CHECKPOINT, MODEL, RESULT = "checkpoint.safetensors", "model.safetensors", "result.json"
+
+
+def is_run(path: Path) -> bool:
+    """Whether this is a run folder: it has the settings of a run, which are written first."""
+    return (path / EXPERIMENT).is_file()
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a run folder."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunError(f"{path}: no such file") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}: cannot be read ({error})") from error
+    if not isinstance(found, dict):
+        raise RunError(f"{path}: holds no JSON object")
+    return found
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """JSON as a run folder holds it: an undefined figure is null, because NaN is not JSON."""
+    return json.dumps(value, indent=indent, allow_nan=False)
