@@ -1,9 +1,10 @@
 """Files and folders that grow while they are read."""
 
 import itertools
+import json
 
 import pytest
-from dashboard.folders import arrival, evaluation, lines, write_run
+from dashboard.folders import arrival, evaluation, events, lines, write_run
 from hypothesis import given
 from hypothesis import strategies as st
 
