@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from secureafl.runs.summary import summarise
-
 from secureafl import from_mapping
 from secureafl.core.events import Event
+from secureafl.runs.summary import summarise
 from secureafl.simulation.simulator import Simulation
 from secureafl.toml import read_toml
 

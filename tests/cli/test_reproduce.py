@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from secureafl.runs.layout import read_json
 
 CELLS = [f"{d}-{a}-seed0" for d in ("async_sgd", "secure_afl") for a in ("none", "scaling")]

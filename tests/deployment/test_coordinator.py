@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from secureafl.runs.layout import EVENTS, read_json
 from simulation.small import tiny
 
 from secureafl.core.errors import ConfigError, RunError
@@ -19,6 +18,7 @@ from secureafl.deployment.messages import Answer
 from secureafl.deployment.replay import Replay
 from secureafl.deployment.trainer import ClientOptions, Trainer
 from secureafl.report.page import write_report
+from secureafl.runs.layout import EVENTS, read_json
 
 EXPERIMENT = tiny(
     clients=4, rounds=9, attack={"kind": "sign_flip", "factor": 10.0}, malicious=1, forget_after=4

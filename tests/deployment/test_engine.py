@@ -12,10 +12,10 @@ import pytest
 import torch
 from command import TESTS
 from deployment import small_clothes
-from secureafl.runs.layout import read_json
 
 from secureafl.core.server import Server, Upload
 from secureafl.defenses import SecureAfl, SecureAflHardened
+from secureafl.runs.layout import read_json
 from secureafl.toml import write_toml
 
 pytestmark = [

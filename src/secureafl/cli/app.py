@@ -21,6 +21,8 @@ from secureafl.cli.reproduce import reproduce
 from secureafl.cli.results import EXAMPLE as RESULTS_EXAMPLE
 from secureafl.cli.results import results
 from secureafl.cli.stopping import stoppable
+from secureafl.cli.table import EXAMPLE as TABLE_EXAMPLE
+from secureafl.cli.table import table
 from secureafl.cli.theory import EXAMPLE as THEORY_EXAMPLE
 from secureafl.cli.theory import theory
 from secureafl.core.errors import ConfigError, SecureAflError
@@ -267,6 +269,7 @@ app.command(epilog=DASHBOARD_EXAMPLE)(dashboard)
 app.command(epilog=data_sets.EXAMPLE)(data_sets.data)
 app.command(epilog=REPRODUCE_EXAMPLE)(reproduce)
 app.command(epilog=RESULTS_EXAMPLE)(results)
+app.command(epilog=TABLE_EXAMPLE)(table)
 app.command(epilog=THEORY_EXAMPLE)(theory)
 app.command(epilog=deploy.SERVE_EXAMPLE)(deploy.serve)
 app.command(epilog=deploy.JOIN_EXAMPLE)(deploy.join)

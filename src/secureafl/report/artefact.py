@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from secureafl.report.cells import Sheet, origin_of
 from secureafl.report.curves import over_columns
-from secureafl.report.formatting import figures, paper_figures, shares
+from secureafl.report.formatting import figures, in_markdown_table, paper_figures, shares
 from secureafl.report.summary import shown, summaries
 from secureafl.report.writing import PAGE, fill, save
 
@@ -44,12 +44,7 @@ def write_artefact(brief: Brief, out: Path) -> Path:
         "accepted": any(c.honest is not None for s in brief.sheets for c in s.cells.values()),
     }
     filters = {"figures": figures, "paper": paper_figures, "shares": shares}
-    filters |= {"shown": shown, "plain": _plain}
+    filters |= {"shown": shown, "plain": in_markdown_table}
     pages = {PAGE: "artefact.html", MARKDOWN: "artefact.md"}
     save(out, {file: fill(template, filters, values) for file, template in pages.items()}, pictures)
     return out / PAGE
-
-
-def _plain(text: str) -> str:
-    """Text that is safe inside a Markdown table."""
-    return text.replace("|", r"\|").replace("\n", " ")

@@ -38,6 +38,7 @@ class Cell(NamedTuple):
     planned: int
     honest: float | None = None  # accepted share
     malicious: float | None = None
+    steps: float | None = None  # of the model, mean over the runs
 
     @property
     def main(self) -> float:
@@ -112,8 +113,9 @@ def cell_of(runs: Sequence[Path], paper: Mapping[str, float]) -> Cell:
             paper,
             len(results),
             len(runs),
-            _mean_share(results, "honest"),
-            _mean_share(results, "malicious"),
+            _mean(result["uploads"]["honest"]["share"] for result in results),
+            _mean(result["uploads"]["malicious"]["share"] for result in results),
+            _mean(result.get("steps") for result in results),
         )
     except (KeyError, TypeError, AttributeError) as error:
         what = f"{type(error).__name__}: {error}"
@@ -146,7 +148,7 @@ def _late_mean(result: Mapping[str, Any], metric: str) -> float:
     return math.nan if value is None else value
 
 
-def _mean_share(results: Sequence[Mapping[str, Any]], group: str) -> float | None:
-    shares = [result["uploads"][group]["share"] for result in results]
-    known = [share for share in shares if share is not None]
+def _mean(values: Iterable[float | None]) -> float | None:
+    """The mean of the values there are."""
+    known = [value for value in values if value is not None]
     return statistics.fmean(known) if known else None

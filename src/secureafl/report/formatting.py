@@ -57,3 +57,8 @@ def beside_paper(cell: Cell) -> str:
 def shares(cell: Cell) -> str:
     """The accepted shares of honest and of malicious uploads."""
     return f"{percent(cell.honest)}, {percent(cell.malicious)}"
+
+
+def in_markdown_table(text: str) -> str:
+    """Text that leaves the table around it whole."""
+    return text.replace("|", r"\|").replace("\n", " ")

@@ -10,10 +10,10 @@ from typing import Any
 
 from secureafl.core.errors import ConfigError
 from secureafl.experiment import with_settings
-from secureafl.paper.tables import main_table, tasks
+from secureafl.paper.tables import COUNTERPARTS, main_table, tasks
 from secureafl.report.artefact import Brief
 from secureafl.report.cells import Sheet, cell_of, origin_of
-from secureafl.reproduce.artefacts import ARTEFACTS, BESIDE, ESTIMATION, RUNTIME, Artefact
+from secureafl.reproduce.artefacts import ARTEFACTS, ESTIMATION, RUNTIME, Artefact
 from secureafl.settings import did_you_mean
 from secureafl.sweep.grid import Grid, parse_seeds, read_grid
 from secureafl.toml import read_toml
@@ -105,7 +105,7 @@ def brief_for(request: Request, out: Path) -> Brief:
 
 
 def title_of(request: Request) -> str:
-    """Of the page."""
+    """Return the title of the page."""
     return f"{grid_for(request).title}, {request.task}"
 
 
@@ -146,7 +146,9 @@ def _chosen(request: Request, axes: dict[str, Any]) -> dict[str, Any]:
     """The axes with the rows and attacks that were asked for; else those the paper has."""
     artefact, paper, named = request.artefact, main_table(request.task), _named_rows(request)
     if artefact.rows == "defense" and not artefact.row_names:
-        rows = list(request.methods) or [d for d in axes["defense"] if BESIDE.get(d, d) in paper]
+        rows = list(request.methods) or [
+            d for d in axes["defense"] if COUNTERPARTS.get(d, d) in paper
+        ]
     else:
         for name in request.methods:
             if name not in named:

@@ -160,7 +160,7 @@ class RunFolder:
 
     def add_session(self, session: Mapping[str, Any]) -> None:
         """Add to the provenance that the run was resumed."""
-        provenance = readto_json(self.path / PROVENANCE)
+        provenance = read_json(self.path / PROVENANCE)
         provenance["sessions"].append(session)
         self._replace(PROVENANCE, lambda path: path.write_text(to_json(provenance, indent=1)))
 
