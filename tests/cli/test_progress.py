@@ -9,7 +9,7 @@ from secureafl.sweep.cells import Update
 from secureafl.sweep.tally import RunProgress
 
 
-def news(cell, state, round=0):
+def update(cell, state, round=0):
     return Update(cell, RunProgress(round=round, metrics={"ter": 0.25}), state)
 
 
@@ -22,22 +22,22 @@ def clock(monkeypatch):
 
 def test_time_left_counts_what_this_session_did(clock):
     count = Count(dict.fromkeys("abcd", 1000))
-    count.add(news("a", "finished"))  # before: no sign of today's pace
-    count.add(news("b", "running", 500))
+    count.add(update("a", "finished"))  # before: no sign of today's pace
+    count.add(update("b", "running", 500))
     assert count.describe() == "1/4 cells done, 0 failed, 1 running"
     clock[0] += 60
-    count.add(news("b", "running", 800))
+    count.add(update("b", "running", 800))
     # 300 rounds took a minute, and 2200 are left.
     assert count.describe() == "1/4 cells done, 0 failed, 1 running, 5.0 rounds/s, 0:07:20 left"
 
 
 def test_failed_cell_is_counted_once_it_has_failed_for_good(clock):
     count = Count(dict.fromkeys("ab", 100))
-    count.add(news("a", "running", 1))
-    count.add(news("a", "waiting"))
+    count.add(update("a", "running", 1))
+    count.add(update("a", "waiting"))
     assert count.describe() == "0/2 cells done, 0 failed"
-    count.add(news("a", "failed"))
-    count.add(news("b", "finished"))
+    count.add(update("a", "failed"))
+    count.add(update("b", "finished"))
     assert count.describe() == "1/2 cells done, 1 failed"
     assert count.rounds == 200
 
@@ -47,13 +47,13 @@ def test_only_running_cells_have_bars_and_not_too_many(clock):
     console = Console(file=io.StringIO(), force_terminal=True, width=120, height=60)
     with Bars(console, dict.fromkeys(cells, 100)) as bars:
         for cell in cells[:20]:
-            bars.tell(news(cell, "running", 7))
+            bars.tell(update(cell, "running", 7))
         shown = [task.description for task in bars._progress.tasks]
         assert shown[0] == "0/40 cells done, 0 failed, 20 running"
         assert shown[1] == "cell0  TER 0.250"
         assert len(shown) == 17
-        bars.tell(news("cell0", "finished", 100))
-        bars.tell(news("cell19", "running", 8))
+        bars.tell(update("cell0", "finished", 100))
+        bars.tell(update("cell19", "running", 8))
         shown = [task.description for task in bars._progress.tasks]
         assert "cell0  TER 0.250" not in shown
         assert "cell19  TER 0.250" in shown
@@ -64,8 +64,8 @@ def test_without_a_terminal_there_is_a_line_now_and_then(clock):
     with Lines(console, {"a": 100, "b": 100}) as lines:
         for round in range(0, 100, 10):
             clock[0] += 1
-            lines.tell(news("a", "running", round))
-        lines.tell(news("a", "finished"))
+            lines.tell(update("a", "running", round))
+        lines.tell(update("a", "finished"))
     said = console.file.getvalue().splitlines()
     assert len(said) == 3
     assert said[-1].startswith("1/2 cells done, 0 failed")

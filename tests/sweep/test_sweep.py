@@ -32,8 +32,8 @@ def test_only_what_is_missing_is_left_to_run(tmp_path):
     first = tiny_grid(defense=["async_sgd"], seed=[0, 1])
     run_here(first.cells(), tmp_path)
     more = Grid(first.title, first.base, {"defense": ["async_sgd", "kardam"]}).with_seeds([1, 2])
-    news, tasks = unfinished(more.cells(), tmp_path)
-    assert [(update.cell, update.state) for update in news] == [("async_sgd-seed1", "finished")]
+    updates, tasks = unfinished(more.cells(), tmp_path)
+    assert [(update.cell, update.state) for update in updates] == [("async_sgd-seed1", "finished")]
     left = [task.cell for task in tasks]
     assert left == ["kardam-seed1", "async_sgd-seed2", "kardam-seed2"]
 

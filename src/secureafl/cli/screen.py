@@ -32,7 +32,7 @@ def sparkline(values: list[float]) -> str:
 
 
 def print_comparison(folders: list[Path]) -> None:
-    """One line per run: figures (mean ± std of the late evaluations) and who was accepted."""
+    """Print a line per run: mean ± deviation of its late evaluations, and accepted shares."""
     runs = read_runs(folders)
     rows = compare(runs)
     metric = next((run.metric.upper() for run in runs if run.metric), "error")

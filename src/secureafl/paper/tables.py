@@ -62,7 +62,7 @@ def tasks() -> list[str]:
 
 
 def alpha_table() -> Table:
-    """SecureAFL on Fashion-MNIST by `alpha`, as a text."""
+    """SecureAFL on Fashion-MNIST; the rows are values of `alpha`, as texts."""
     return _data()["alpha"]
 
 
@@ -87,7 +87,7 @@ def memory_bytes() -> int:
 
 
 def hardware() -> str:
-    """What the paper's times were measured on."""
+    """The hardware that the paper's times were measured on."""
     return _data()["hardware"]
 
 

@@ -16,7 +16,7 @@ MARKDOWN = "index.md"
 
 
 class Brief(NamedTuple):
-    """Everything a page tells."""
+    """All that a page of the paper's table or figure is made of."""
 
     title: str
     command: str

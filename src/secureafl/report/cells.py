@@ -30,7 +30,7 @@ class Spread(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """One place of a table."""
+    """One cell of a table: the runs of one row and column, over their seeds."""
 
     figures: Mapping[str, Spread]  # by metric, the main one first; empty if nothing finished
     paper: Mapping[str, float]  # by metric; empty if the paper gives no figure
@@ -56,7 +56,7 @@ class Cell(NamedTuple):
 
     @property
     def at_or_below_paper(self) -> bool:
-        """In every metric, to the two decimals the paper gives."""
+        """Whether every metric is at or below the paper's, to the two decimals it gives."""
         compared = self._compared()
         return bool(compared) and all(round(self.figures[m].mean, 2) <= p for m, p in compared)
 
@@ -74,7 +74,7 @@ class Sheet(NamedTuple):
 
     @property
     def metrics(self) -> list[str]:
-        """The main one first."""
+        """All metrics of the table, the main one first."""
         cells = self.cells.values()
         return list(dict.fromkeys(m for cell in cells for m in [*cell.figures, *cell.paper]))
 
@@ -97,14 +97,14 @@ def compare_with_paper(ours: float, paper: float) -> str:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Mean and standard deviation."""
+    """Return the mean and standard deviation of one figure over runs."""
     if any(map(math.isnan, values)):
         return Spread(math.nan, math.nan)
     return Spread(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
 
 
 def cell_of(runs: Sequence[Path], paper: Mapping[str, float]) -> Cell:
-    """The cell these runs, one per seed, are for; those without a result are still missing."""
+    """Make a cell of its runs, one per seed; those without a result are counted as missing."""
     results = [read_json(run / RESULT) for run in runs if (run / RESULT).is_file()]
     try:
         metrics = results[0]["metrics"] if results else {}
@@ -123,7 +123,7 @@ def cell_of(runs: Sequence[Path], paper: Mapping[str, float]) -> Cell:
 
 
 def origin_of(runs: Iterable[Path]) -> Origin:
-    """Dates, hardware, versions and data of the finished runs, each once."""
+    """Collect dates, hardware, versions and data of the finished runs, each once."""
     done = [run for run in runs if (run / RESULT).is_file()]
     provenances = [read_json(run / PROVENANCE) for run in done]
     sessions = [session for one in provenances for session in one.get("sessions", [])]

@@ -1,4 +1,4 @@
-"""The outcome in plain words, one sentence per attack."""
+"""The outcome of runs in one sentence per attack."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NAMED_ONE_BY_ONE = 4
 
 
 def headlines(runs: Iterable[Run]) -> list[str]:
-    """What came out under each attack, without saying more than the runs do."""
+    """Describe what came out under each attack, without claiming more than the runs show."""
     scenes: dict[tuple[str, str | None], dict[str, list[Run]]] = {}
     for run in runs:
         variants = scenes.setdefault((run.scene, run.metric), {})

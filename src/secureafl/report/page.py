@@ -93,10 +93,12 @@ def _section(run: Run, number: int) -> Section:
 
 
 def _notes(result: Mapping[str, Any]) -> list[str]:
-    """What only some runs have to tell."""
+    """Return remarks that concern only some runs: forgotten clients and privacy."""
     notes, spent = [], result.get("privacy")
     if result.get("forgotten"):
-        notes.append(f"Clients not heard of for long were forgotten {result['forgotten']} times.")
+        notes.append(
+            f"Clients without an upload for long were forgotten {result['forgotten']} times."
+        )
     if spent:
         epsilon = spent["epsilon"]
         worth = "no finite epsilon" if epsilon is None else f"epsilon {epsilon:.3g}"

@@ -1,4 +1,4 @@
-"""Which tables and figures of the paper there are, and how their cells lie in their grids."""
+"""The tables and figures of the paper, and how the axes of their grids make rows and columns."""
 
 from __future__ import annotations
 
