@@ -1,7 +1,7 @@
 """Time whole simulated rounds: client gradient, attack and server, on real data.
 
 python scripts/time_rounds.py [--device cuda] [--together 16] [--processes 16] [--rounds 1000]
-    [--data-dir FOLDER] [--weights samples]
+    [--data-dir FOLDER] [--client-weighting samples]
 """
 
 import argparse
@@ -23,7 +23,10 @@ def simulation(defense: str, seed: int, given: argparse.Namespace) -> Simulation
     """The paper's setting under sign flip, without evaluations."""
     values = {"seed": seed, "defense": defense, "attack": "sign_flip", "device": given.device}
     values |= {"task": {"kind": "fashion_mnist", "data_dir": given.data_dir}}
-    values |= {"weights": given.weights, "evaluation": {"every": 10**8, "late": 1}}
+    values |= {
+        "client_weighting": given.client_weighting,
+        "evaluation": {"every": 10**8, "late": 1},
+    }
     return Simulation(from_mapping(values))
 
 
@@ -96,7 +99,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=0, help="one run in each of so many")
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--data-dir", default="")
-    parser.add_argument("--weights", default="equal")
+    parser.add_argument("--client-weighting", default="equal")
     given = parser.parse_args()
     if not given.processes:
         for defense in DEFENSES:
