@@ -147,7 +147,7 @@ def test_resuming_what_is_no_run_is_refused(cli):
 def test_reporting_on_what_is_no_run_is_refused(cli):
     assert "no such folder" in cli.refused("report", "nowhere")
     (cli.folder / "empty").mkdir()
-    assert "neither a run folder" in cli.refused("report", "empty")
+    assert "no run folder in it" in cli.refused("report", "empty")
 
 
 def test_unknown_list_and_missing_words_are_explained(cli):

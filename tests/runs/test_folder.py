@@ -99,3 +99,52 @@ def test_disk_full_is_one_clear_line(folder, monkeypatch):
     with pytest.raises(RunError, match="No space left on device"):
         folder.save_checkpoint({"a": np.zeros(3)}, 2, 0.0)
     assert folder.load_checkpoint().round == 1, "the old checkpoint must still be there"
+
+
+def test_write_that_breaks_off_leaves_the_old_checkpoint(folder, monkeypatch):
+    def half(arrays, path, metadata):
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    folder.save_checkpoint({"a": np.ones(3)}, 1, 0.0)
+    monkeypatch.setattr("safetensors.numpy.save_file", half)
+    with pytest.raises(RunError, match="No space left on device"):
+        folder.save_checkpoint({"a": np.zeros(3)}, 2, 0.0)
+    assert folder.load_checkpoint().round == 1
+
+
+@pytest.mark.parametrize("change", ["value", "name"])
+def test_checkpoint_that_was_altered_is_refused(folder, change):
+    folder.save_checkpoint({"a": np.arange(100.0), "b": np.zeros(3)}, 1, 0.0)
+    path = folder.path / "checkpoint.safetensors"
+    content = path.read_bytes()
+    if change == "value":
+        path.write_bytes(content[:-100] + bytes([content[-100] ^ 1]) + content[-99:])
+    else:
+        path.write_bytes(content.replace(b'"b":', b'"c":'))
+    with pytest.raises(RunError, match=r"damaged checkpoint \(checksum differs\); delete it"):
+        folder.load_checkpoint()
+
+
+def test_result_that_cannot_be_written_leaves_the_checkpoint(folder):
+    folder.save_checkpoint({}, 3, 0.0)
+    with pytest.raises(ValueError, match="JSON"):
+        folder.finish({"rounds": float("nan")})
+    assert not folder.finished
+    assert folder.load_checkpoint().round == 3
+
+
+def test_nothing_but_the_run_folder_is_left_beside_it(folder):
+    assert [path.name for path in folder.path.parent.iterdir()] == ["run"]
+
+
+def test_others_may_read_what_a_run_leaves(folder):
+    folder.save_model({"weights": np.ones(3)})
+    assert (folder.path / "model.safetensors").stat().st_mode & 0o777 == 0o644
+
+
+def test_resumed_run_says_so_in_its_provenance(folder):
+    folder.add_session({"from_round": 4})
+    folder.add_session({"from_round": 9})
+    provenance = json.loads((folder.path / "provenance.json").read_text())
+    assert provenance == {"sessions": [{"from_round": 4}, {"from_round": 9}]}

@@ -1,10 +1,9 @@
 """Files and folders that grow while they are read."""
 
 import itertools
-import json
 
 import pytest
-from dashboard.folders import arrival, evaluation, events, lines, write_run
+from dashboard.folders import arrival, evaluation, lines, write_run
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,6 +53,18 @@ def test_file_cut_back_or_written_anew_is_read_from_the_start(tmp_path, after):
     block = tail.read()
     assert block.again
     assert block.lines == after.splitlines()
+
+
+def test_change_is_noticed_after_a_reading_that_found_nothing(tmp_path):
+    file = tmp_path / "lines"
+    file.write_bytes(b"one\ntwo\n")
+    tail = Tail(file)
+    assert [tail.read().lines, tail.read().lines] == [[b"one", b"two"], []]
+    file.write_bytes(b"one\nnew\n")
+    assert tail.read() == ([b"one", b"new"], True, False, False)
+    file.unlink()
+    assert tail.read() == ([], True, False, False)
+    assert tail.read() == ([], False, False, False)
 
 
 def test_tail_reads_long_files_in_blocks_and_refuses_endless_lines(tmp_path):
@@ -134,6 +145,14 @@ def test_damaged_lines_are_left_out_and_counted(tmp_path):
     assert "2 damaged lines were left out (the first: line 2" in watch.problems[0]
 
 
+def test_damaged_line_is_named_by_its_place_in_the_whole_file(tmp_path):
+    path = write_run(tmp_path / "run", [arrival(0), arrival(1)], 10, 4)
+    watch = everything(Watch(path))
+    with (path / "events.jsonl").open("a") as file:
+        file.write("garbage\n")
+    assert "the first: line 3," in everything(watch).problems[0]
+
+
 def test_half_a_line_at_the_end_is_told_once_the_run_is_quiet(tmp_path, monkeypatch):
     path = write_run(tmp_path / "run", [arrival(0)], 10, 4)
     with (path / "events.jsonl").open("a") as file:
@@ -160,4 +179,29 @@ def test_pace_spans_no_pause_and_counts_rounds_done_again_once():
     pace.add([*lines(found).encode().splitlines(), b"junk", b'{"opened": 1}'])
     assert [moment.rounds for moment in pace.moments.points] == [0, 100, 150, 250]
     assert pace.per_second == 10
-    assert pace.times([99, 120, 900]) == [10, 500, 510]
+    assert pace.times([99, 100, 120, 900]) == [10, 500, 500, 510]
+
+
+def test_moments_without_progress_stay_and_a_new_session_replaces_its_first_round():
+    pace = Pace()
+    moments = [(0, 0, 0), (0, 10, 100), (0, 20, 100), (500, 0, 100)]
+    found = [dict(zip(("opened", "seconds", "rounds"), m, strict=True)) for m in moments[:3]]
+    pace.add(lines(found).encode().splitlines())
+    assert [moment.time for moment in pace.moments.points] == [0, 10, 20]
+    assert pace.per_second == 0
+    pace.add([b'{"opened": 500, "seconds": 0, "rounds": 100}'])
+    assert [moment.time for moment in pace.moments.points] == [0, 500]
+    assert pace.per_second is None
+
+
+def test_series_that_was_cut_goes_on_evenly_and_readers_start_over():
+    series: Thinned[int] = Thinned(8)
+    for i in range(20):
+        series.add(i)
+    assert series.points == [0, 4, 8, 12, 16, 19]
+    cursor = series.cursor
+    series.cut(lambda point: point < 10)
+    assert series.since(cursor) == (0, [0, 4, 8])
+    for i in range(12, 22):
+        series.add(i)
+    assert series.points == [0, 4, 8, 12, 16, 20, 21]

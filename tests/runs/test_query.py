@@ -52,6 +52,15 @@ def test_setting_that_is_a_number_here_and_a_text_there_becomes_text(make_run, t
     ]
 
 
+def test_plain_setting_wins_over_one_of_a_plug_in_with_the_same_column(make_run, tmp_path):
+    path = make_run("a")
+    text = (path / "experiment.toml").read_text()
+    changed = "attack_from = 4\nsizes = [1, 2]\n" + text + "from = 7\n"
+    (path / "experiment.toml").write_text(changed)
+    query = "select attack, attack_from, sizes from runs"
+    assert results_table([tmp_path]).query(query).rows == [("gaussian", 4, "[1, 2]")]
+
+
 def test_answer_becomes_a_data_frame_or_a_file(make_run, tmp_path):
     pytest.importorskip("pandas")
     make_run("a")

@@ -1,1 +1,1 @@
-"""A live page of run folders: who is poisoning the model, and how well it stands it."""
+"""A live page of run folders: which clients look malicious, and how the model fares."""

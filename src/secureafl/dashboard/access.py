@@ -1,4 +1,4 @@
-"""Who may look: anybody on this machine, or whoever has the token."""
+"""Access to the dashboard: for anybody on this machine, or for those who have the token."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]{16,200}")  # long enough not to be guessed, 
 
 
 class Access(NamedTuple):
-    """What a request must show."""
+    """What a request must show to be answered."""
 
     token: str | None  # None: served to this machine alone, no token needed
 

@@ -41,7 +41,7 @@ class Place(NamedTuple):
         return cls(generation, *cursors) if min(rest) >= -1 and len(rest) == 6 else cls()
 
 
-def told(
+def message_for(
     name: str, watch: Watch, place: Place, whole: bool, first_lane: int = 0
 ) -> tuple[dict[str, Any], Place]:
     """What a page at `place` lacks; the run in front (`whole`) has more than its curves."""

@@ -1,6 +1,6 @@
-"""The page's web server: the standard library's, which is all it takes.
+"""The web server of the dashboard, made with the standard library.
 
-It only reads, only what lies in the run folders it found itself, and only for whoever may look.
+It only reads, only what lies in the run folders it found itself, and only for those who may look.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Dashboard(ThreadingHTTPServer):
         return f"http://{name}:{port}/{asked}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A reader who went away is no error."""
+        """Pass over readers who closed the connection."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
@@ -81,7 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "SecureAFL", ""
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: a token in an address must not get into a log."""
+        """Log nothing: a token in an address must not get into a log."""
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
@@ -187,6 +187,6 @@ def _files() -> dict[str, tuple[str, bytes]]:
 
 
 def _look() -> str:
-    """The colours and words that pictures use too."""
+    """The colours and words of the pictures, as a script."""
     words = {"COLOURS": COLOURS, "MEANINGS": MEANINGS}
     return "".join(f"export const {k} = {json.dumps(v)};\n" for k, v in words.items())

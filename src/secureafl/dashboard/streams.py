@@ -10,7 +10,7 @@ from typing import Any
 
 from secureafl.core.errors import RunError
 from secureafl.dashboard.client import History
-from secureafl.dashboard.messages import Place, told
+from secureafl.dashboard.messages import Place, message_for
 from secureafl.dashboard.runs import Runs
 from secureafl.runs.watch import Watch
 
@@ -39,7 +39,9 @@ def overview(
                 if watch.version == versions[name]:
                     continue
                 versions[name] = watch.version
-                message, places[name] = told(name, watch, places[name], name == front, first_lane)
+                message, places[name] = message_for(
+                    name, watch, places[name], name == front, first_lane
+                )
             yield _event("run", _json(message), _id(places))
         yield _BEAT
         if not more:
@@ -63,9 +65,9 @@ class _Listing:
 
 
 def one_client(run: str, watch: Watch, client: int) -> Iterator[bytes]:
-    """The history of one client; a reader who comes back is told all of it again."""
+    """The history of one client; a reader who comes back is sent all of it again."""
     history = History(run, watch, client)
-    fresh, version = True, -1  # whether there is something to tell, and what was told last
+    fresh, version = True, -1  # whether there is something to send, and what was sent last
     while True:
         try:
             more = _read_on(watch, _FURTHER_SECONDS)

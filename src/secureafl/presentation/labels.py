@@ -46,11 +46,11 @@ def label_runs(experiments: Sequence[Mapping[str, Any]]) -> list[Labels]:
     )
     own_of, scene_of = _own("defense", defenses, flat), _own("attack", attacks, flat)
     variants = [
-        (defense, _told(mine, [*own_of[defense], *common]))
+        (defense, _spelled_out(mine, [*own_of[defense], *common]))
         for defense, mine in zip(defenses, flat, strict=True)
     ]
     scenes = [
-        ("no attack" if attack == "none" else attack, _told(mine, scene_of[attack]))
+        ("no attack" if attack == "none" else attack, _spelled_out(mine, scene_of[attack]))
         for attack, mine in zip(attacks, flat, strict=True)
     ]
     where = [f" on {task}" if len(set(tasks)) > 1 else "" for task in tasks]
@@ -79,7 +79,7 @@ def _varying(flat: Sequence[Mapping[str, str]]) -> list[str]:
     return [name for name in names if len({one.get(name) for one in flat}) > 1]
 
 
-def _told(settings: Mapping[str, str], names: Iterable[str]) -> str:
+def _spelled_out(settings: Mapping[str, str], names: Iterable[str]) -> str:
     return ", ".join(f"{n.rpartition('.')[2]}={settings[n]}" for n in names if n in settings)
 
 
@@ -87,8 +87,8 @@ def _joined(parts: Iterable[tuple[str, str]]) -> list[str]:
     """Labels of bearable length: where too much differs, a number stands for it."""
     labels: list[str] = []
     numbers: dict[str, int] = {}
-    for start, told in parts:
-        label = f"{start} ({told})" if told else start
+    for start, settings in parts:
+        label = f"{start} ({settings})" if settings else start
         if len(label) > _LONGEST:
             label = f"{start[:40]} #{numbers.setdefault(label, len(numbers) + 1)}"
         labels.append(label)

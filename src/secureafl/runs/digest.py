@@ -131,7 +131,7 @@ class Digest:
             self.scores.add(Score(*one, value, number(event.scores.get(bound) if bound else None)))
 
     def staleness_bars(self) -> tuple[int, list[int]]:
-        """A histogram: how many values of the staleness a bar covers, and the uploads of each bar."""
+        """A histogram: how many values of staleness a bar covers, and the uploads of each bar."""
         longest = max(self.staleness, default=0)
         width = longest // _MOST_BARS + 1
         bars = [0] * (longest // width + 1)

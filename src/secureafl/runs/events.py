@@ -87,12 +87,11 @@ def last_events(path: Path) -> list[Event]:
     """The last few events of a run that another process may be writing; none if there is no run."""
     try:
         with (path / EVENTS).open("rb") as file:
-            start = max(0, file.seek(0, os.SEEK_END) - _LAST_BYTES)
-            file.seek(start)
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_BYTES))
             lines = file.read().split(b"\n")
     except OSError:
         return []
-    return parse(lines[1 if start else 0 : -1]).events
+    return parse(lines[:-1]).events  # the first line may be cut: that is no event either
 
 
 def number(value: float | None) -> float:

@@ -176,7 +176,9 @@ class RunFolder:
             return
         self._paced = seconds
         # A session is known by when it opened the folder: no pace spans the pause between two.
-        line = to_json({"opened": self._opened, "seconds": round(seconds, 3), "rounds": self._rounds})
+        line = to_json(
+            {"opened": self._opened, "seconds": round(seconds, 3), "rounds": self._rounds}
+        )
         with (self.path / PACE).open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 

@@ -77,7 +77,7 @@ def name_suspects(digest: Digest, found: Sequence[Lane]) -> str:
     if not found:
         return "No upload has come yet."
     if median_refusal_share(client.history for client in digest.clients.values()) > MOST_REFUSED:
-        return "Most uploads are refused: the model may have diverged, and no client can be singled out."
+        return "Most uploads are refused: the model may have diverged, so no client stands out."
     everybody = f"{len(found):,} client{'s' if len(found) > 1 else ''}"
     high = [lane.client for lane in found if lane.level == "high"]
     if high:
