@@ -2,10 +2,8 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -13,9 +11,7 @@ import pytest
 import secureafl
 from secureafl.aggregators import AGGREGATORS
 from secureafl.attacks import ATTACKS
-from secureafl.cli.reproduce import _write_page
 from secureafl.defenses import DEFENSES
-from secureafl.reproduce.plan import Request
 
 ROOT = Path(__file__).parents[1]
 
@@ -77,75 +73,6 @@ def test_example_is_as_short_as_promised(example):
 )
 def test_documentation_names_everything_there_is(page, kind):
     assert f"| `{kind}` |" in (ROOT / "docs" / page).read_text()
-
-
-@pytest.mark.parametrize(
-    ("script", "page"), [("first_run_page.py", "first-run"), ("defences_page.py", "defences")]
-)
-def test_page_of_results_comes_from_them(script, page):
-    command = [sys.executable, ROOT / "scripts" / script, ROOT / "docs/results" / page]
-    made = subprocess.run(command, capture_output=True, check=True)
-    assert made.stdout == (ROOT / f"docs/results/{page}.md").read_bytes()
-
-
-@pytest.fixture(scope="module")
-def cells(tmp_path_factory):
-    """Raw results, unpacked: main, attacks, robustness, tasks."""
-    folder = tmp_path_factory.mktemp("cells")
-    for name in ("fashion-mnist/main", "attacks", "robustness", "tasks"):
-        with tarfile.open(ROOT / f"docs/results/{name}.tar.gz") as packed:
-            packed.extractall(folder, filter="data")
-    return folder
-
-
-def made_by(script, *words):
-    """What a script prints."""
-    command = [sys.executable, ROOT / "scripts" / script, *words]
-    return subprocess.run(command, capture_output=True, check=True, text=True).stdout
-
-
-def test_tables_of_robustness_come_from_their_cells(cells):
-    text = (ROOT / "docs/robustness.md").read_text()
-    across = ("--across", "async_sgd,secure_afl,secure_afl_hardened")
-    rows = made_by("seeds_table.py", cells / "main", *across).splitlines()
-    for grid in ("share", "delay", "skew", "ablation"):
-        rows += made_by("seeds_table.py", cells / "robustness" / grid, "--names").splitlines()
-    others = ("min_max@std", "min_max@sign", "alie@strong", "min_sum", "inner_product")
-    found = made_by("seeds_table.py", cells / "attacks", *across).splitlines()
-    rows += [row for row in found if row.strip("| ").split(" | ")[0] in others]
-    assert len(rows) > 40
-    assert [row for row in rows if row not in text] == []
-
-
-def test_page_of_tasks_comes_from_its_cells(cells):
-    made = made_by("tasks_page.py", cells / "tasks")
-    assert made == (ROOT / "docs/results/tasks.md").read_text()
-
-
-def test_page_of_attacks_comes_from_its_cells(cells, tmp_path):
-    for folder in ("main", "attacks"):
-        shutil.copytree(cells / folder, tmp_path / "all", dirs_exist_ok=True)
-    made = made_by("attacks_page.py", tmp_path / "all")
-    assert made == (ROOT / "docs/results/attacks.md").read_text()
-
-
-@pytest.mark.parametrize("name", ["main", "variants", "alpha", "estimation-error"])
-def test_the_paper_s_tables_come_from_their_cells(name, tmp_path):
-    folder = ROOT / "docs/results/fashion-mnist"
-    with tarfile.open(folder / f"{name}.tar.gz") as packed:
-        packed.extractall(tmp_path, filter="data")
-    request = Request(name, seeds="0-2", device="cuda", data_dir="data/fashion-mnist")
-    _write_page(request, tmp_path / name, quiet=True)
-    for suffix in ("md", "html"):
-        made = (tmp_path / name / f"report/index.{suffix}").read_text()
-        assert made == (folder / f"{name}.{suffix}").read_text()
-
-
-def test_page_of_defences_has_all_of_them():
-    text = (ROOT / "docs/results/defences.md").read_text()
-    for attack in ("none", "sign_flip", "gaussian", "scaling"):
-        others = DEFENSES.keys() - {"secure_afl_hardened"}  # docs/robustness.md is about that
-        assert all(f"| {defense} | {attack} |" in text for defense in others)
 
 
 def test_links_of_the_docs_lead_somewhere():

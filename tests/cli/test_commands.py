@@ -154,7 +154,9 @@ def test_uploads_and_steps_are_both_in_the_result(cli):
     assert result["steps"] == 5
 
 
-@pytest.mark.parametrize("command", ["run", "resume", "compare", "report", "dashboard", "list"])
+@pytest.mark.parametrize(
+    "command", ["run", "resume", "compare", "report", "table", "dashboard", "list"]
+)
 def test_help_shows_an_example(cli, command):
     done = cli(command, "--help")
     assert f"Example: secureafl {command}" in done.stdout

@@ -50,7 +50,7 @@ def test_page_of_nothing_shows_what_is_missing(cli):
     ("words", "said"),
     [
         (["reproduce", "maine"], "cannot reproduce 'maine'; did you mean 'main'?"),
-        (["results", "--runs", "nowhere"], "nowhere: no run folder in it"),
+        (["results", "--runs", "nowhere"], "nowhere: no such folder"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(cli, words, said):

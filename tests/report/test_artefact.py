@@ -7,7 +7,7 @@ from report.run_folders import default_result
 
 from secureafl.core.errors import RunError
 from secureafl.report.artefact import Brief, write_artefact
-from secureafl.report.cells import Cell, Sheet, Spread, cell_of, judge
+from secureafl.report.cells import Cell, Sheet, Spread, cell_of, compare_with_paper
 
 ATTACKS = ["none", "scaling", "gaussian", "sign_flip"]
 
@@ -112,11 +112,11 @@ def test_curves_are_drawn_once_per_metric_with_missing_points_left_out(brief, tm
 
 
 @pytest.mark.parametrize(
-    ("ours", "verdict"),
+    ("ours", "comparison"),
     [(0.169, "better"), (0.17, "within"), (0.23, "within"), (0.231, "worse"), (math.nan, "worse")],
 )
-def test_verdict_leaves_the_papers_own_spread(ours, verdict):
-    assert judge(ours, 0.2) == verdict
+def test_comparison_leaves_the_papers_own_spread(ours, comparison):
+    assert compare_with_paper(ours, 0.2) == comparison
 
 
 def test_cell_is_the_mean_and_spread_over_the_finished_seeds(make_run):
@@ -129,7 +129,7 @@ def test_cell_is_the_mean_and_spread_over_the_finished_seeds(make_run):
     assert found.figures["ter"] == pytest.approx((0.3, 0.1 * 2**0.5))
     assert list(found.figures) == ["ter", "asr"]
     assert (found.finished, found.planned) == (2, 3)
-    assert (found.honest, found.malicious, found.verdict) == (1.0, 0.0, "within")
+    assert (found.honest, found.malicious, found.comparison) == (1.0, 0.0, "within")
 
 
 def test_diverged_run_makes_the_cell_diverge(make_run):
@@ -137,7 +137,7 @@ def test_diverged_run_makes_the_cell_diverge(make_run):
     lost["metrics"]["ter"]["late_mean"] = None
     found = cell_of([make_run("a", result=lost), make_run("b")], {"ter": 0.3})
     assert math.isnan(found.figures["ter"].mean)
-    assert found.verdict == "worse"
+    assert found.comparison == "worse"
     assert not found.at_or_below_paper
 
 

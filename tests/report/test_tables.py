@@ -6,7 +6,8 @@ import pytest
 from report.run_folders import arrival, default_result, evaluation
 
 from secureafl.core.errors import RunError
-from secureafl.report.headline import headlines, spread
+from secureafl.report.formatting import mean_and_deviation
+from secureafl.report.headline import headlines
 from secureafl.report.tables import compare, read_run, read_runs
 
 
@@ -209,4 +210,4 @@ def test_missing_provenance_is_named(make_run):
     ],
 )
 def test_deviation_has_no_more_decimals_than_the_mean(mean, std, told):
-    assert spread(mean, std) == told
+    assert mean_and_deviation(mean, std) == told

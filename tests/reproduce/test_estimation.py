@@ -74,7 +74,7 @@ def test_page_averages_each_window_over_its_rounds(tmp_path):
     cells = brief.sheets[0].cells
     first = cells["an upload", "200-300"]
     assert first.figures["error"] == pytest.approx((0.7, 0.2 / 2**0.5))
-    assert (first.paper, first.verdict, first.finished) == ({"error": 0.81}, "better", 2)
+    assert (first.paper, first.comparison, first.finished) == ({"error": 0.81}, "better", 2)
     assert cells["an upload", "700-end"].figures["error"].mean == pytest.approx(0.5)
-    assert cells["an upload", "400-500"].verdict == "missing"
-    assert cells["the whole local gradient", "200-300"].verdict == "worse", "it diverged"
+    assert cells["an upload", "400-500"].comparison == "missing"
+    assert cells["the whole local gradient", "200-300"].comparison == "worse", "it diverged"

@@ -21,13 +21,13 @@ class DoneHere:
     """A job that was done when it was handed in."""
 
     def __init__(self, group):
-        self._news = cluster.run_group(group, 60.0, Path.cwd())
+        self._updates = cluster.run_group(group, 60.0, Path.cwd())
 
     def done(self):
         return True
 
-    def news(self):
-        return self._news
+    def updates(self):
+        return self._updates
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def quick(monkeypatch):
 
 def test_jobs_that_are_refused_or_lost_fail_and_the_others_go_on(quick, tmp_path):
     class Lost(DoneHere):
-        def news(self):
+        def updates(self):
             raise ConnectionError("node\nis down")
 
     def submit(group):
@@ -68,11 +68,11 @@ def test_progress_of_a_job_is_read_off_its_run_folder(quick, tmp_path):
             cancelled.append(self)
 
     _, tasks = unfinished(tiny_grid(seed=[0]).cells(), tmp_path)
-    news = cluster.run_jobs([tasks], 1, Endless)
-    update = next(news)
+    updates = cluster.run_jobs([tasks], 1, Endless)
+    update = next(updates)
     assert (update.cell, update.state, update.progress.round) == ("seed0", "running", 40)
     assert 0 <= update.progress.metrics["ter"] <= 1
-    news.close()
+    updates.close()
     assert len(cancelled) == 1
 
 
@@ -103,10 +103,9 @@ def ray_cluster(monkeypatch):
     pytest.importorskip("ray")
     ray._import_ray.cache_clear()
     package = ray._import_ray()
-    from ray._private.usage.usage_lib import usage_stats_enabled
+    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
     from ray.cluster_utils import Cluster
 
-    assert not usage_stats_enabled()
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     made.add_node(num_cpus=1)
     monkeypatch.setenv("RAY_ADDRESS", made.address)
@@ -154,11 +153,11 @@ def test_sweep_on_a_cluster_has_the_bits_of_one_here(engine, tmp_path):
 @pytest.mark.filterwarnings("default")
 def test_sweep_on_a_cluster_saves_checkpoints_when_it_is_stopped(engine, tmp_path):
     cells = tiny_grid(rounds=[50_000], seed=[0, 1]).cells()
-    news = engine(cells, Path("all"), 2, 600.0)
+    updates = engine(cells, Path("all"), 2, 600.0)
     begun = set()
     while len(begun) < 2:
-        begun.add(next(news).cell)
-    news.close()
+        begun.add(next(updates).cell)
+    updates.close()
     deadline = time.monotonic() + 30
     while len(list(Path("all").glob("*/checkpoint.safetensors"))) < 2:
         assert time.monotonic() < deadline
@@ -171,12 +170,12 @@ def test_job_whose_time_is_up_is_queued_again_and_goes_on(local_executor, tmp_pa
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(os.path.isdir, sys.path)))
     cells = tiny_grid(rounds=[3000]).cells()
-    news = local_executor(cells, Path("all"), 1, 0.05)
-    next(news)
+    updates = local_executor(cells, Path("all"), 1, 0.05)
+    next(updates)
     (job,) = {int(p.name.split("_")[0]) for p in Path("all/.slurm").glob("*_submitted.pkl")}
     children = Path(f"/proc/{job}/task/{job}/children").read_text().split()
     os.kill(int(children[0]), signal.SIGUSR2)  # what Slurm sends before the limit
-    assert list(news)[-1].state == "finished"
+    assert list(updates)[-1].state == "finished"
     run_here(cells, tmp_path / "whole")
     assert contents(tmp_path / "all", "rounds3000") == contents(tmp_path / "whole", "rounds3000")
     assert (tmp_path / "all/rounds3000/provenance.json").read_text().count("from_round") == 2

@@ -105,17 +105,35 @@ def test_stopped_comparison_goes_on_and_ends_with_the_same_bits(cli, number):
         assert cell.read_bytes() == alone.read_bytes()
 
 
-def test_killed_worker_is_reported_and_the_others_finish(cli):
+def test_cell_whose_worker_was_killed_is_run_again(cli):
     process = cli.start(*LONG, *SETTINGS)
     _wait_for_checkpoints(cli, process)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     workers = [c for c in children if "spawn_main" in Path(f"/proc/{c}/cmdline").read_text()]
     os.kill(int(workers[-1]), signal.SIGKILL)
     _, errors = process.communicate(timeout=120)
-    assert process.returncode == 1
-    assert "its process ended with code -9" in errors
-    finished = [p.parent.name for p in (cli.folder / "all").glob("*/result.json")]
-    assert len(finished) == 1
+    assert process.returncode == 0
+    assert "failed and is tried again later: its process ended with code -9" in errors
+    assert len(list((cli.folder / "all").glob("*/result.json"))) == 2
+
+
+def test_another_number_of_workers_goes_on_with_the_same_cells(cli):
+    """Threads are not derived from the number of workers: settings and bits do not depend on it."""
+    text = (cli.folder / "tiny.toml").read_text()
+    (cli.folder / "tiny.toml").write_text(text.replace("threads = 1\n", ""))
+    words = ("compare", "tiny.toml", "--attacks", "gaussian", "--quiet")
+    first = cli(*words, "--defenses", "async_sgd", "--workers", 1, "--out", "all")
+    assert first.returncode == 0, first.stderr
+    kept = (cli.folder / "all/async_sgd-gaussian/result.json").stat().st_mtime_ns
+    for workers, out in ((2, "all"), (2, "alone")):
+        both = ("--defenses", "async_sgd,secure_afl", "--workers", workers, "--out", out)
+        done = cli(*words, *both)
+        assert (done.returncode, done.stderr) == (0, "")
+    assert (cli.folder / "all/async_sgd-gaussian/result.json").stat().st_mtime_ns == kept
+    for cell in ("async_sgd-gaussian", "secure_afl-gaussian"):
+        for file in FILES:
+            some, others = (cli.folder / out / cell / file for out in ("all", "alone"))
+            assert some.read_bytes() == others.read_bytes()
 
 
 def test_folder_with_other_settings_is_refused(cli):

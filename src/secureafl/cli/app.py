@@ -21,6 +21,8 @@ from secureafl.cli.reproduce import reproduce
 from secureafl.cli.results import EXAMPLE as RESULTS_EXAMPLE
 from secureafl.cli.results import results
 from secureafl.cli.stopping import stoppable
+from secureafl.cli.table import EXAMPLE as TABLE_EXAMPLE
+from secureafl.cli.table import table
 from secureafl.cli.theory import EXAMPLE as THEORY_EXAMPLE
 from secureafl.cli.theory import theory
 from secureafl.core.errors import ConfigError, SecureAflError
@@ -178,7 +180,7 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Run an experiment with several defences and attacks side by side, and make a report."""
-    from secureafl.cli.side_by_side import run_side_by_side
+    from secureafl.cli.sweeping import report_comparison, run_with_progress
     from secureafl.sweep.grid import cross
 
     plain = {"rounds": rounds, "clients": clients, "seed": seed}
@@ -188,8 +190,9 @@ def compare(
     name = f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = out or _free_folder(Path("runs"), name)
     with stoppable(f"the same command with --out {folder} goes on"):
-        finished = run_side_by_side(cells, folder, workers, checkpoint_seconds, quiet)
-    if not finished:
+        finished = run_with_progress(cells, folder, "local", workers, checkpoint_seconds, quiet)
+    report_comparison(finished, folder, quiet)
+    if len(finished) < len(cells):
         raise typer.Exit(1)
 
 
@@ -266,6 +269,7 @@ app.command(epilog=DASHBOARD_EXAMPLE)(dashboard)
 app.command(epilog=data_sets.EXAMPLE)(data_sets.data)
 app.command(epilog=REPRODUCE_EXAMPLE)(reproduce)
 app.command(epilog=RESULTS_EXAMPLE)(results)
+app.command(epilog=TABLE_EXAMPLE)(table)
 app.command(epilog=THEORY_EXAMPLE)(theory)
 app.command(epilog=deploy.SERVE_EXAMPLE)(deploy.serve)
 app.command(epilog=deploy.JOIN_EXAMPLE)(deploy.join)
@@ -297,18 +301,21 @@ def _changes(plain: dict[str, Any], data_dir: str | None, set_: list[str] | None
 def _follow(recording: Any, quiet: bool, as_json: bool) -> None:
     """Show a run's progress to its end, or stop it cleanly when asked to."""
     from secureafl.cli.progress import make_display
+    from secureafl.sweep.cells import Update
     from secureafl.sweep.local import until_stopped
     from secureafl.sweep.tally import RunProgress
 
     path, simulation = recording.folder.path, recording.simulation
     progress, shown = RunProgress(round=simulation.round), 0.0
     with make_display({path.name: simulation.experiment.rounds}, quiet) as display:
+        display.tell(Update(path.name, progress, "running"))
         for event in until_stopped(recording):
             progress = progress.after(event)
             if time.monotonic() - shown >= 0.1:
-                display.show(path.name, progress)
+                display.tell(Update(path.name, progress, "running"))
                 shown = time.monotonic()
-        display.show(path.name, progress, final=simulation.finished)
+        ended = "finished" if simulation.finished else "stopped"
+        display.tell(Update(path.name, progress, ended))
     if not simulation.finished:
         print(f"stopped; go on with: secureafl resume {path}", file=sys.stderr)
         raise typer.Exit(130)

@@ -74,7 +74,7 @@ def bench(
 
 
 def _prepare(device: str, kernels: Kernels, threads: int) -> torch.device:
-    """Settings of the whole process; what does not go together is refused here."""
+    """Apply settings of the whole process; refuse those that do not go together."""
     import torch
 
     from secureafl.core.errors import require
@@ -184,7 +184,7 @@ def _print_beside_paper(console: Console, findings: Findings, rows: Sequence[Row
 
 
 def _new_table(*headings: str) -> Table:
-    """Fits a terminal of 80 columns."""
+    """Return a table that fits a terminal of 80 columns."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -196,7 +196,7 @@ def _new_table(*headings: str) -> Table:
 
 
 def _figure(value: float | None) -> str:
-    """Three digits that count."""
+    """Write a number with three significant digits."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 100 or value == 0 else f"{value:#.3g}"

@@ -82,9 +82,10 @@ def serve(
 
 
 def _watch(service: Service, rounds: int, quiet: bool, told: list[int]) -> None:
-    """Keep the service running and show where it stands."""
+    """Keep the service running and show its progress."""
     from secureafl.cli.progress import make_display
     from secureafl.runs.events import last_events
+    from secureafl.sweep.cells import Update
     from secureafl.sweep.tally import RunProgress
 
     name, progress = service.out.name, RunProgress()
@@ -93,7 +94,7 @@ def _watch(service: Service, rounds: int, quiet: bool, told: list[int]) -> None:
             service.turn()
             for event in last_events(service.out):
                 progress = progress.after(event) if event.round >= progress.round else progress
-            display.show(name, progress)
+            display.tell(Update(name, progress, "running"))
             time.sleep(_TURN_SECONDS)
 
 

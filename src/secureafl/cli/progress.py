@@ -1,59 +1,94 @@
-"""Progress of one or several runs: bars on a terminal, plain lines elsewhere. Always on stderr."""
+"""Progress of runs: bars on a terminal, plain lines elsewhere. Always on stderr."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Mapping
 from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
+from secureafl.sweep.cells import Update
 from secureafl.sweep.tally import RunProgress
 
 _LINE_SECONDS = 5.0
+_ROWS = 16  # runs that get a bar of their own
 
 
-def make_display(rounds: dict[str, int], quiet: bool) -> Silent | Lines | Bars:
-    """The display that fits: `rounds` of each run by name."""
+def make_display(rounds: Mapping[str, int], quiet: bool) -> Silent | Lines | Bars:
+    """Return the display that fits the terminal; `rounds` are those of each run, by its name."""
     console = Console(stderr=True)
     if quiet:
         return Silent(console)
     return Bars(console, rounds) if console.is_terminal else Lines(console, rounds)
 
 
-class _Pace:
-    """Rounds per second and time left, since this session's start."""
+class Count:
+    """How far the runs of a command are, all together."""
 
-    def __init__(self, total: int) -> None:
-        self.total = total
-        self._first: tuple[float, int] | None = None
+    def __init__(self, rounds: Mapping[str, int]) -> None:
+        self._rounds = rounds
+        self._latest: dict[str, Update] = {}
+        self._first: dict[str, int] = {}  # rounds a run had done before this session
+        self._began = 0.0
 
-    def words(self, now_round: int) -> str:
-        now = time.monotonic()
-        if self._first is None:
-            self._first = (now, now_round)
-        since, start = self._first
-        rate = (now_round - start) / (now - since) if now > since else 0
-        if not rate:
-            return "starting"
-        left = int((self.total - now_round) / rate)
-        return f"{rate:.1f} rounds/s, {left // 60}:{left % 60:02d} left"
+    def add(self, update: Update) -> None:
+        """Take in an update of one run."""
+        self._latest[update.cell] = update
+        self._first.setdefault(update.cell, self._done(update))
+        if update.state == "running" and not self._began:
+            self._began = time.monotonic()
+
+    @property
+    def rounds(self) -> int:
+        """Rounds done, in all runs; those that failed for good have none left to do."""
+        return sum(map(self._done, self._latest.values()))
+
+    def describe(self) -> str:
+        """Describe one run by its round and figures, several by how many of them are done."""
+        if len(self._rounds) > 1:
+            return ", ".join([*self._describe_several(), *self._time_left()])
+        (name, total), update = *self._rounds.items(), next(iter(self._latest.values()), None)
+        progress = update.progress if update else RunProgress()
+        parts = ", ".join([f"{name}: round {progress.round}/{total}", *self._time_left()])
+        return f"{parts}  {describe_figures(progress)}".rstrip()
+
+    def _describe_several(self) -> list[str]:
+        states = Counter(update.state for update in self._latest.values())
+        done = f"{states['finished']}/{len(self._rounds)} cells done"
+        running = [f"{states['running']} running"] if states["running"] else []
+        return [done, f"{states['failed']} failed", *running]
+
+    def _done(self, update: Update) -> int:
+        ended = update.state in ("finished", "failed")
+        return self._rounds[update.cell] if ended else update.progress.round
+
+    def _time_left(self) -> list[str]:
+        """Pace and remaining time, as far as this session shows them."""
+        done = self.rounds - sum(self._first.values())
+        left = sum(self._rounds.values()) - self.rounds
+        elapsed = time.monotonic() - self._began
+        if not self._began or done <= 0 or not left or elapsed <= 0:
+            return []
+        seconds = int(elapsed * left / done)
+        clock = f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+        return [f"{done / elapsed:.1f} rounds/s", f"{clock} left"]
 
 
-def metrics_words(progress: RunProgress) -> str:
-    """The last evaluation."""
+def describe_figures(progress: RunProgress) -> str:
+    """The metrics of the last evaluation, and how many uploads were accepted."""
     known = {k: "none" if v is None else f"{v:.3f}" for k, v in (progress.metrics or {}).items()}
-    return "  ".join(f"{name.upper()} {figure}" for name, figure in known.items())
-
-
-def _figures(progress: RunProgress) -> str:
-    metrics = metrics_words(progress)
-    return f"{metrics}  accepted {progress.accepted}  rejected {progress.rejected}".strip()
+    figures = [f"{name.upper()} {figure}" for name, figure in known.items()]
+    if progress.accepted or progress.rejected:
+        figures.append(f"accepted {progress.accepted}  rejected {progress.rejected}")
+    return "  ".join(figures)
 
 
 class Silent:
-    """Nothing but notes of failures."""
+    """A display of nothing but notes, such as those of failures."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -64,67 +99,74 @@ class Silent:
     def __exit__(self, *_: object) -> None:
         return None
 
-    def show(self, name: str, progress: RunProgress, final: bool = False) -> None:
-        """Tell where a run stands."""
+    def tell(self, update: Update) -> None:
+        """Take in an update of one run."""
 
     def note(self, text: str) -> None:
-        """Say something else, above any bars."""
-        self._console.print(Text(text))
+        """Print a line."""
+        self._console.print(Text(text), soft_wrap=True)
 
 
 class Lines(Silent):
-    """A line per run every few seconds."""
+    """A line every few seconds, about the one run or about all of them."""
 
-    def __init__(self, console: Console, rounds: dict[str, int]) -> None:
+    def __init__(self, console: Console, rounds: Mapping[str, int]) -> None:
         super().__init__(console)
-        self._pace = {name: _Pace(total) for name, total in rounds.items()}
-        self._told: dict[str, float] = {}
+        self._count, self._told = Count(rounds), time.monotonic()
 
-    def show(self, name: str, progress: RunProgress, final: bool = False) -> None:
-        """Print a line if it is time."""
-        now = time.monotonic()
-        if not final and now - self._told.get(name, -_LINE_SECONDS) < _LINE_SECONDS:
-            return
-        self._told[name] = now
-        pace = self._pace[name]
-        line = f"{name}: round {progress.round}/{pace.total}  {pace.words(progress.round)}"
-        self._console.print(Text(f"{line}  {_figures(progress)}"), soft_wrap=True)
+    def tell(self, update: Update) -> None:
+        """Take in an update of one run; print a line if it is time."""
+        self._count.add(update)
+        if time.monotonic() - self._told >= _LINE_SECONDS:
+            self._told = time.monotonic()
+            self.note(self._count.describe())
+
+    def __exit__(self, *_: object) -> None:
+        self.note(self._count.describe())
 
 
 class Bars:
-    """A bar per run."""
+    """A bar for all runs together and, where there are several, one for each that runs."""
 
-    def __init__(self, console: Console, rounds: dict[str, int]) -> None:
+    def __init__(self, console: Console, rounds: Mapping[str, int]) -> None:
+        self._rounds, self._count = rounds, Count(rounds)
         self._progress = Progress(
-            TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[pace]}"),
-            TextColumn("[bold]{task.fields[figures]}"),
+            TextColumn("{task.description}", markup=False),
             console=console,
         )
-        self._pace = {name: _Pace(total) for name, total in rounds.items()}
-        self._bars: dict[str, TaskID] = {
-            name: self._progress.add_task(name, total=total, pace="waiting", figures="")
-            for name, total in rounds.items()
-        }
+        self._all = self._progress.add_task("", total=sum(rounds.values()))
+        self._rows: dict[str, TaskID] = {}
 
-    def __enter__(self) -> Bars:
+    def __enter__(self) -> Self:
         self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def show(self, name: str, progress: RunProgress, final: bool = False) -> None:
-        """Move the run's bar."""
-        self._progress.update(
-            self._bars[name],
-            completed=progress.round,
-            pace="done" if final else self._pace[name].words(progress.round),
-            figures=_figures(progress),
-        )
+    def tell(self, update: Update) -> None:
+        """Take in an update of one run, and move the bars."""
+        self._count.add(update)
+        done, text = self._count.rounds, self._count.describe()
+        self._progress.update(self._all, completed=done, description=text)
+        if len(self._rounds) > 1:
+            self._move_row(update)
+
+    def _move_row(self, update: Update) -> None:
+        cell = update.cell
+        if update.state != "running":
+            if cell in self._rows:
+                self._progress.remove_task(self._rows.pop(cell))
+            return
+        if cell not in self._rows and len(self._rows) < _ROWS:
+            self._rows[cell] = self._progress.add_task(cell, total=self._rounds[cell])
+        if cell in self._rows:
+            text = f"{cell}  {describe_figures(update.progress)}"
+            done = update.progress.round
+            self._progress.update(self._rows[cell], completed=done, description=text)
 
     def note(self, text: str) -> None:
-        """Print above the bars."""
+        """Print a line above the bars."""
         self._progress.console.print(Text(text))

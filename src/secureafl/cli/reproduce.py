@@ -84,7 +84,7 @@ def _run(
     checkpoint_seconds: float,
     quiet: bool,
 ) -> bool:
-    """All cells that are not finished yet; whether all are now."""
+    """Run the cells that have no result yet; return whether all have one now."""
     from secureafl.reproduce.artefacts import ESTIMATION
     from secureafl.reproduce.plan import grid_for
 
@@ -100,22 +100,22 @@ def _run(
 def _run_measured(
     cells: Mapping[str, Experiment], folder: Path, checkpoint_seconds: float, quiet: bool
 ) -> bool:
-    """One after the other: what is measured beside a run is not part of any engine."""
+    """Run one cell after the other: measuring beside a run is not part of any engine."""
     from secureafl.cli.progress import make_display
     from secureafl.reproduce.estimation import run_measured
     from secureafl.runs.layout import RESULT
+    from secureafl.sweep.cells import Update
     from secureafl.sweep.tally import RunProgress
 
     with make_display({name: cell.rounds for name, cell in cells.items()}, quiet) as display:
         for name, cell in cells.items():
             progress = RunProgress()
-            if (folder / name / RESULT).is_file():
-                continue
-            for event in run_measured(cell, folder / name, checkpoint_seconds):
-                progress = progress.after(event)
-                if progress.round % 20 == 0:
-                    display.show(name, progress)
-            display.show(name, progress, final=True)
+            if not (folder / name / RESULT).is_file():
+                for event in run_measured(cell, folder / name, checkpoint_seconds):
+                    progress = progress.after(event)
+                    if progress.round % 20 == 0:
+                        display.tell(Update(name, progress, "running"))
+            display.tell(Update(name, progress, "finished"))
     return True
 
 

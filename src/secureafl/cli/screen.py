@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
+from secureafl.report.formatting import NOTHING, mean_and_deviation, percent
 from secureafl.report.tables import Late, compare, read_runs
 from secureafl.runs.find import find_runs
 
@@ -31,7 +32,7 @@ def sparkline(values: list[float]) -> str:
 
 
 def print_comparison(folders: list[Path]) -> None:
-    """One line per run: figures (mean ± std of the late evaluations) and who was accepted."""
+    """Print a line per run: mean ± deviation of its late evaluations, and accepted shares."""
     runs = read_runs(folders)
     rows = compare(runs)
     metric = next((run.metric.upper() for run in runs if run.metric), "error")
@@ -48,17 +49,13 @@ def print_comparison(folders: list[Path]) -> None:
             _late(row.late),
             *([_late(row.asr)] if backdoors else []),
             sparkline(_thinned(curve)),
-            f"{_share(row.honest)}, {_share(row.malicious)}",
+            f"{percent(row.honest)}, {percent(row.malicious)}",
         )
     Console().print(table)
 
 
 def _late(figures: Late | None) -> str:
-    return f"{figures.mean:.3f}±{figures.std:.3f}" if figures else "-"
-
-
-def _share(share: float | None) -> str:
-    return "-" if share is None else f"{share:.0%}"
+    return mean_and_deviation(figures.mean, figures.std) if figures else NOTHING
 
 
 def _thinned(values: list[float]) -> list[float]:

@@ -1,4 +1,4 @@
-"""Commands that can be stopped and gone on with."""
+"""Commands that can be stopped and continued."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 
 @contextlib.contextmanager
 def stoppable(how_to_go_on: str) -> Iterator[None]:
-    """Being told to stop is an interrupt, so that the workers are stopped and save checkpoints."""
+    """Treat SIGTERM like Ctrl-C, so that workers save checkpoints; then say how to go on."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

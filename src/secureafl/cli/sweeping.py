@@ -1,20 +1,21 @@
-"""`secureafl sweep`: the cells of a grid, then one line for each, over its seeds."""
+"""Cells of a grid or of a comparison: run them all, then show what came out."""
 
 from __future__ import annotations
 
 import re
-import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from secureafl.cli.sweep_progress import make_sweep_display
+from secureafl.cli.progress import make_display
+from secureafl.cli.screen import print_comparison
 from secureafl.experiment import Experiment
-from secureafl.runs.layout import RESULT, read_json
+from secureafl.report.cells import cell_of
+from secureafl.report.formatting import shares, spread
+from secureafl.report.page import write_report
 from secureafl.sweep.engines import EngineName, find_engine, run_sweep
 
 
@@ -26,10 +27,10 @@ def run_with_progress(
     checkpoint_seconds: float,
     quiet: bool,
 ) -> list[str]:
-    """Run what is left of the cells; the names of those that are finished."""
+    """Run the cells that have no result yet; return the names of all that are finished."""
     states: dict[str, str] = {}
     run_cells = find_engine(engine)
-    with make_sweep_display({name: cell.rounds for name, cell in cells.items()}, quiet) as display:
+    with make_display({name: cell.rounds for name, cell in cells.items()}, quiet) as display:
         for update in run_sweep(run_cells, cells, folder, workers, checkpoint_seconds):
             display.tell(update)
             states[update.cell] = update.state
@@ -40,35 +41,29 @@ def run_with_progress(
     return [name for name in cells if states[name] == "finished"]
 
 
+def report_comparison(names: Sequence[str], folder: Path, quiet: bool) -> None:
+    """Write the page of these runs and print one line about each of them."""
+    runs = [folder / name for name in names]
+    if not runs:
+        return
+    page = write_report(runs, folder / "report")
+    if not quiet:
+        print_comparison(runs)
+        print(f"figures: {page.parent}\npage:    {page}")
+
+
 def print_table(names: Sequence[str], folder: Path) -> None:
-    """One line per cell but for its seeds: mean and standard deviation over them."""
-    groups: dict[str, list[dict[str, Any]]] = {}
+    """Print a line for each cell, seeds taken together: mean and standard deviation over them."""
+    groups: dict[str, list[Path]] = {}
     for name in names:
         without_seed = re.sub(r"-?seed\d+$", "", name) or "run"
-        groups.setdefault(without_seed, []).append(read_json(folder / name / RESULT))
-    metrics = list(dict.fromkeys(m for runs in groups.values() for m in runs[0]["metrics"]))
+        groups.setdefault(without_seed, []).append(folder / name)
+    cells = {name: cell_of(runs, {}) for name, runs in groups.items()}
+    metrics = list(dict.fromkeys(m for cell in cells.values() for m in cell.figures))
     table = Table(Column("cell", overflow="fold"), "seeds")
     for heading in (*map(str.upper, metrics), "accepted:\nhonest, malicious"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for name, runs in groups.items():
-        figures = [_over([r["metrics"].get(m, {}).get("late_mean") for r in runs]) for m in metrics]
-        shares = [_share([r["uploads"][who]["share"] for r in runs]) for who in _WHO]
-        table.add_row(Text(name), str(len(runs)), *figures, ", ".join(shares))
+    for name, cell in cells.items():
+        found = [spread(cell.figures.get(metric), cell.finished) for metric in metrics]
+        table.add_row(Text(name), str(cell.finished), *found, shares(cell))
     Console().print(table)
-
-
-_WHO = ("honest", "malicious")
-
-
-def _over(values: Sequence[float | None]) -> str:
-    """Mean and standard deviation; neither if a run diverged."""
-    known = [value for value in values if value is not None]
-    if len(known) < len(values):
-        return "-"
-    spread = statistics.stdev(known) if len(known) > 1 else 0.0
-    return f"{statistics.fmean(known):.3f}±{spread:.3f}"
-
-
-def _share(shares: Sequence[float | None]) -> str:
-    known = [share for share in shares if share is not None]
-    return f"{statistics.fmean(known):.0%}" if known else "-"

@@ -18,6 +18,9 @@ Table = dict[str, dict[str, Figures]]  # row -> attack -> figures
 
 TOLERANCE = 0.03  # the paper's bound on its own standard deviations
 
+# The row of the paper that a defence of our own is compared with.
+COUNTERPARTS = {"secure_afl_hardened": "secure_afl"}
+
 
 class Window(NamedTuple):
     """Mean relative error of the estimates over some rounds."""
@@ -41,13 +44,25 @@ def main_table(task: str) -> Table:
     return {**_data()["main"][task], "async_defender": _data()["async_defender"][task]}
 
 
+def reported_figures(task: str, defense: str, attack: str) -> Figures:
+    """The main table's figures for a defence under an attack; empty if it has none.
+
+    The table says nothing of strengths other than those the paper states, or those that do the
+    damage it reports, which are the defaults.
+    """
+    if task not in tasks():
+        return {}
+    row = main_table(task).get(COUNTERPARTS.get(defense, defense), {})
+    return row.get(attack.removesuffix("@stated"), {})
+
+
 def tasks() -> list[str]:
-    """Those of the main tables."""
+    """Return the tasks of the main tables."""
     return list(_data()["main"])
 
 
 def alpha_table() -> Table:
-    """SecureAFL on Fashion-MNIST by `alpha`, as a text."""
+    """SecureAFL on Fashion-MNIST; the rows are values of `alpha`, as texts."""
     return _data()["alpha"]
 
 
@@ -57,22 +72,22 @@ def variants_table() -> Table:
 
 
 def estimation_error() -> list[Window]:
-    """Of SecureAFL's estimates on Fashion-MNIST."""
+    """The relative error of SecureAFL's estimates on Fashion-MNIST, by rounds."""
     return [Window(**window) for window in _data()["estimation_error"]]
 
 
 def round_times() -> list[RoundTime]:
-    """Both tables of running times."""
+    """The running times of both of the paper's tables."""
     return [RoundTime(**row) for row in _data()["round_seconds"]]
 
 
 def memory_bytes() -> int:
-    """Of SecureAFL's server."""
+    """Memory that the paper reports for SecureAFL's server."""
     return round(_data()["memory_gigabytes"] * 10**9)
 
 
 def hardware() -> str:
-    """What the paper's times were measured on."""
+    """The hardware that the paper's times were measured on."""
     return _data()["hardware"]
 
 

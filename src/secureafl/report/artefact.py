@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from secureafl.report.cells import Cell, Sheet, Spread, origin_of
+from secureafl.report.cells import Sheet, origin_of
 from secureafl.report.curves import over_columns
-from secureafl.report.headline import number, spread
+from secureafl.report.formatting import figures, in_markdown_table, paper_figures, shares
 from secureafl.report.summary import shown, summaries
-from secureafl.report.writing import NOTHING, PAGE, fill, percent, save
+from secureafl.report.writing import PAGE, fill, save
 
 MARKDOWN = "index.md"
 
 
 class Brief(NamedTuple):
-    """Everything a page tells."""
+    """All that a page of the paper's table or figure is made of."""
 
     title: str
     command: str
@@ -44,34 +43,8 @@ def write_artefact(brief: Brief, out: Path) -> Path:
         "pictures": pictures,
         "accepted": any(c.honest is not None for s in brief.sheets for c in s.cells.values()),
     }
-    filters = {"ours": _ours, "paper": _paper, "shares": _shares, "shown": shown, "plain": _plain}
+    filters = {"figures": figures, "paper": paper_figures, "shares": shares}
+    filters |= {"shown": shown, "plain": in_markdown_table}
     pages = {PAGE: "artefact.html", MARKDOWN: "artefact.md"}
     save(out, {file: fill(template, filters, values) for file, template in pages.items()}, pictures)
     return out / PAGE
-
-
-def _ours(cell: Cell) -> str:
-    """Mean and standard deviation of every metric, and how many runs are not in it yet."""
-    if not cell.figures:
-        return "missing"
-    told = " / ".join(_spread(found, cell.finished) for found in cell.figures.values())
-    return told if cell.finished == cell.planned else f"{told} ({cell.finished} of {cell.planned})"
-
-
-def _spread(found: Spread, runs: int) -> str:
-    if math.isnan(found.mean):
-        return "diverged"
-    return spread(found.mean, found.std) if runs > 1 else number(found.mean)
-
-
-def _paper(cell: Cell) -> str:
-    return " / ".join(f"{figure:.2f}" for figure in cell.paper.values()) or NOTHING
-
-
-def _shares(cell: Cell) -> str:
-    return f"{percent(cell.honest)}, {percent(cell.malicious)}"
-
-
-def _plain(text: str) -> str:
-    """Text inside a Markdown table."""
-    return text.replace("|", r"\|").replace("\n", " ")

@@ -30,7 +30,7 @@ class Spread(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """One place of a table."""
+    """One cell of a table: the runs of one row and column, over their seeds."""
 
     figures: Mapping[str, Spread]  # by metric, the main one first; empty if nothing finished
     paper: Mapping[str, float]  # by metric; empty if the paper gives no figure
@@ -38,6 +38,7 @@ class Cell(NamedTuple):
     planned: int
     honest: float | None = None  # accepted share
     malicious: float | None = None
+    steps: float | None = None  # of the model, mean over the runs
 
     @property
     def main(self) -> float:
@@ -46,16 +47,16 @@ class Cell(NamedTuple):
         return math.inf if math.isnan(mean) else mean
 
     @property
-    def verdict(self) -> str:
-        """Of all metrics, the one that compares worst with the paper decides."""
+    def comparison(self) -> str:
+        """How the cell compares with the paper, in the metric that compares worst."""
         if not self.figures:
             return MISSING
-        found = [judge(self.figures[m].mean, p) for m, p in self._compared()]
+        found = [compare_with_paper(self.figures[m].mean, p) for m, p in self._compared()]
         return max(found, key=(BETTER, WITHIN, WORSE).index, default=ALONE)
 
     @property
     def at_or_below_paper(self) -> bool:
-        """In every metric, to the two decimals the paper gives."""
+        """Whether every metric is at or below the paper's, to the two decimals it gives."""
         compared = self._compared()
         return bool(compared) and all(round(self.figures[m].mean, 2) <= p for m, p in compared)
 
@@ -73,7 +74,7 @@ class Sheet(NamedTuple):
 
     @property
     def metrics(self) -> list[str]:
-        """The main one first."""
+        """All metrics of the table, the main one first."""
         cells = self.cells.values()
         return list(dict.fromkeys(m for cell in cells for m in [*cell.figures, *cell.paper]))
 
@@ -88,7 +89,7 @@ class Origin(NamedTuple):
     hours: float
 
 
-def judge(ours: float, paper: float) -> str:
+def compare_with_paper(ours: float, paper: float) -> str:
     """How a figure compares with the paper's; lower is better."""
     if math.isnan(ours) or ours > paper + TOLERANCE + _ROUNDING:
         return WORSE
@@ -96,14 +97,14 @@ def judge(ours: float, paper: float) -> str:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Mean and standard deviation."""
+    """Return the mean and standard deviation of one figure over runs."""
     if any(map(math.isnan, values)):
         return Spread(math.nan, math.nan)
     return Spread(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
 
 
 def cell_of(runs: Sequence[Path], paper: Mapping[str, float]) -> Cell:
-    """The cell these runs, one per seed, are for; those without a result are still missing."""
+    """Make a cell of its runs, one per seed; those without a result are counted as missing."""
     results = [read_json(run / RESULT) for run in runs if (run / RESULT).is_file()]
     try:
         metrics = results[0]["metrics"] if results else {}
@@ -112,8 +113,9 @@ def cell_of(runs: Sequence[Path], paper: Mapping[str, float]) -> Cell:
             paper,
             len(results),
             len(runs),
-            _mean_share(results, "honest"),
-            _mean_share(results, "malicious"),
+            _mean(result["uploads"]["honest"]["share"] for result in results),
+            _mean(result["uploads"]["malicious"]["share"] for result in results),
+            _mean(result.get("steps") for result in results),
         )
     except (KeyError, TypeError, AttributeError) as error:
         what = f"{type(error).__name__}: {error}"
@@ -121,7 +123,7 @@ def cell_of(runs: Sequence[Path], paper: Mapping[str, float]) -> Cell:
 
 
 def origin_of(runs: Iterable[Path]) -> Origin:
-    """Dates, hardware, versions and data of the finished runs, each once."""
+    """Collect dates, hardware, versions and data of the finished runs, each once."""
     done = [run for run in runs if (run / RESULT).is_file()]
     provenances = [read_json(run / PROVENANCE) for run in done]
     sessions = [session for one in provenances for session in one.get("sessions", [])]
@@ -146,7 +148,7 @@ def _late_mean(result: Mapping[str, Any], metric: str) -> float:
     return math.nan if value is None else value
 
 
-def _mean_share(results: Sequence[Mapping[str, Any]], group: str) -> float | None:
-    shares = [result["uploads"][group]["share"] for result in results]
-    known = [share for share in shares if share is not None]
+def _mean(values: Iterable[float | None]) -> float | None:
+    """The mean of the values there are."""
+    known = [value for value in values if value is not None]
     return statistics.fmean(known) if known else None

@@ -90,7 +90,7 @@ def _lines(axis: Axes, sheet: Sheet, metric: str, styles: dict[str, Style]) -> N
 
 
 def _stars(axis: Axes, sheet: Sheet, metric: str, row: str) -> None:
-    """The paper's figures."""
+    """Mark the paper's figures."""
     given = [sheet.cells[row, column].paper.get(metric) for column in sheet.columns]
     points = [(x, y) for x, y in zip(_places(sheet), given, strict=True) if y is not None]
     if points:
@@ -98,7 +98,7 @@ def _stars(axis: Axes, sheet: Sheet, metric: str, row: str) -> None:
 
 
 def _places(sheet: Sheet) -> list[float]:
-    """Where the columns stand: at their value or, if they have none, side by side."""
+    """Return the columns' positions: their values or, if they are no numbers, 0, 1, 2 and so on."""
     try:
         return [float(column) for column in sheet.columns]
     except ValueError:

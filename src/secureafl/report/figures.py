@@ -85,7 +85,7 @@ def lipschitz(run: Run, number: int) -> Picture | None:
 
 
 def staleness(run: Run, number: int) -> Picture | None:
-    """How old the models were that uploads answered to."""
+    """Draw the staleness of all uploads."""
     width, bars = run.digest.staleness_bars()
     total = sum(bars)
     if not total:
@@ -126,7 +126,7 @@ def clients(run: Run, number: int) -> Picture | None:
 
 
 def holdings(run: Run, number: int) -> Picture | None:
-    """Who holds what: the classes of every client's samples."""
+    """Draw how many samples of each class every client holds."""
     if run.holdings is None:
         return None
     malicious = np.unique(run.arrivals.client[run.arrivals.malicious])

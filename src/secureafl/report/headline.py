@@ -1,30 +1,18 @@
-"""The outcome in plain words, one sentence per attack."""
+"""The outcome of runs in one sentence per attack."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 
+from secureafl.report.formatting import number
 from secureafl.report.tables import Run
 
 _NAMED_ONE_BY_ONE = 4
 
 
-def number(value: float | None) -> str:
-    """Three decimals where they say something, else three digits."""
-    if value is None or math.isnan(value):
-        return "undefined"
-    return f"{value:.3f}" if value == 0 or 0.001 <= abs(value) < 1000 else f"{value:.3g}"
-
-
-def spread(mean: float, std: float) -> str:
-    """A mean and its standard deviation, which has no more decimals than the mean."""
-    tiny = 0 < std < 0.001 <= abs(mean) < 1000
-    return f"{number(mean)} ± {f'{std:.3f}' if tiny else number(std)}"
-
-
 def headlines(runs: Iterable[Run]) -> list[str]:
-    """What came out under each attack, without saying more than the runs do."""
+    """Describe what came out under each attack, without claiming more than the runs show."""
     scenes: dict[tuple[str, str | None], dict[str, list[Run]]] = {}
     for run in runs:
         variants = scenes.setdefault((run.scene, run.metric), {})

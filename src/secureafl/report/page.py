@@ -12,10 +12,11 @@ import numpy as np
 from secureafl.presentation.labels import as_text, flat_texts, kind
 from secureafl.report.drawing import Picture
 from secureafl.report.figures import clients, holdings, lipschitz, over_rounds, staleness
-from secureafl.report.headline import headlines, spread
+from secureafl.report.formatting import NOTHING, mean_and_deviation
+from secureafl.report.headline import headlines
 from secureafl.report.tables import Late, Run, compare, read_runs
 from secureafl.report.trust import trust
-from secureafl.report.writing import NOTHING, PAGE, fill, save
+from secureafl.report.writing import PAGE, fill, save
 from secureafl.runs.lanes import Lane, explain_suspicion, lanes, name_suspects
 
 _LANES = 25  # clients listed; the dashboard lists them all
@@ -92,10 +93,12 @@ def _section(run: Run, number: int) -> Section:
 
 
 def _notes(result: Mapping[str, Any]) -> list[str]:
-    """What only some runs have to tell."""
+    """Return remarks that concern only some runs: forgotten clients and privacy."""
     notes, spent = [], result.get("privacy")
     if result.get("forgotten"):
-        notes.append(f"Clients not heard of for long were forgotten {result['forgotten']} times.")
+        notes.append(
+            f"Clients without an upload for long were forgotten {result['forgotten']} times."
+        )
     if spent:
         epsilon = spent["epsilon"]
         worth = "no finite epsilon" if epsilon is None else f"epsilon {epsilon:.3g}"
@@ -140,4 +143,4 @@ def _render(runs: Sequence[Run], pictures: list[Picture], sections: list[Section
 def _spread(late: Late | None) -> str:
     if late is None or math.isnan(late.mean):
         return NOTHING
-    return spread(late.mean, late.std)
+    return mean_and_deviation(late.mean, late.std)

@@ -1,4 +1,4 @@
-"""What a table of the paper comes to, in sentences that claim no more than its cells."""
+"""A table of the paper summed up in sentences that claim no more than its cells."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _NAMES = {
 
 
 def shown(name: str) -> str:
-    """A row or column as a reader knows it."""
+    """Return the name of a row or column as the literature writes it."""
     return _NAMES.get(name, name)
 
 
 def summaries(sheets: Sequence[Sheet], ours: Sequence[str]) -> list[str]:
-    """How `ours`, some of the rows, compare with the paper, and then with the other rows."""
+    """Compare `ours`, some of the rows, with the paper and then with the other rows."""
     if all(row in _NAMES for row in ours):
         return [line for row in ours for line in _about(sheets, [row])]
     return _about(sheets, ours)
@@ -41,13 +41,13 @@ def _about(sheets: Sequence[Sheet], ours: Sequence[str]) -> list[str]:
 
 def _beside_paper(cells: Sequence[Cell], name: str) -> list[str]:
     with_paper = [cell for cell in cells if cell.paper]
-    there = [cell for cell in with_paper if cell.verdict != MISSING]
-    missing = sum(cell.verdict == MISSING for cell in cells)
+    there = [cell for cell in with_paper if cell.comparison != MISSING]
+    missing = sum(cell.comparison == MISSING for cell in cells)
     told = f"{missing} of {len(cells)} cells of {name} are missing." if missing else ""
     if not there:
         return [told] if told else []
     below = sum(cell.at_or_below_paper for cell in there)
-    close = sum(cell.verdict not in (WORSE, ALONE) for cell in there)
+    close = sum(cell.comparison not in (WORSE, ALONE) for cell in there)
     return [
         f"{name} at or below the paper in {below} of {len(with_paper)} cells, within {TOLERANCE} "
         f"of it or better in {close}. {told}".strip()
@@ -55,7 +55,7 @@ def _beside_paper(cells: Sequence[Cell], name: str) -> list[str]:
 
 
 def _ranks(sheets: Sequence[Sheet], ours: Sequence[str]) -> list[str]:
-    """How often one row of ours is the lowest of several."""
+    """Count how often our row has the lowest main metric of all rows."""
     if len(ours) != 1 or not sheets or len(sheets[0].rows) < 2:
         return []
     complete = [

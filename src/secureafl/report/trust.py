@@ -1,4 +1,4 @@
-"""The figure of a rule that weighs its clients: whom it trusted when."""
+"""The figure of trust weights: how much each client counted over the rounds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _COLUMNS = 150
 
 
 def trust(run: Run, number: int) -> Picture | None:
-    """How much every client's word weighed over the run."""
+    """Draw the trust weight of every client over the run."""
     weighed = np.flatnonzero(np.isfinite(run.arrivals.weight))
     if not weighed.size:
         return None

@@ -14,10 +14,9 @@ from secureafl.core.errors import RunError
 from secureafl.core.files import put_file
 from secureafl.presentation.style import style_sheet
 from secureafl.report.drawing import Picture
-from secureafl.report.headline import number
+from secureafl.report.formatting import number, percent
 
 PAGE = "index.html"
-NOTHING = "\N{EN DASH}"
 _MARK = b'<meta name="generator" content="SecureAFL report">'
 
 
@@ -38,11 +37,6 @@ def _source(name: str) -> str:
     if name == "style.css":
         return style_sheet()
     return resources.files("secureafl.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def percent(share: float | None) -> str:
-    """A share; nothing where there is none."""
-    return NOTHING if share is None else f"{100 * share:.1f} %"
 
 
 def _data_uri(svg: bytes) -> str:

@@ -1,11 +1,18 @@
-"""Which tables and figures of the paper there are, and how their cells lie in their grids."""
+"""The tables and figures of the paper, and how the axes of their grids make rows and columns."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from secureafl.paper.tables import Figures, Table, alpha_table, main_table, variants_table
+from secureafl.paper.tables import (
+    COUNTERPARTS,
+    Figures,
+    Table,
+    alpha_table,
+    main_table,
+    variants_table,
+)
 
 ESTIMATION, RUNTIME = "estimation-error", "runtime"
 
@@ -23,17 +30,13 @@ _PLOTS = (
 _ATTACKS = "The plots do not say which attacks they show; all ten are run."
 
 
-# Whose row of the paper a defence of our own is held against.
-BESIDE = {"secure_afl_hardened": "secure_afl"}
-
-
 def _default_column(column: str) -> Callable[[Table, str, str, str], Figures]:
     """The main table's figures, for the column that is its setting."""
     return lambda table, at, row, c: _plain_table(table, "", row, at) if c == column else {}
 
 
 def _plain_table(table: Table, _: str, row: str, column: str) -> Figures:
-    return table.get(BESIDE.get(row, row), {}).get(column, {})
+    return table.get(COUNTERPARTS.get(row, row), {}).get(column, {})
 
 
 @dataclass(frozen=True)

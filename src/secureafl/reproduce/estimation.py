@@ -1,9 +1,9 @@
-"""How far SecureAFL's estimates are from what clients would really say.
+"""The error of SecureAFL's estimates of client updates.
 
 Beside the run, every some rounds: for each known honest client k the estimate g_hat_k at the
 current model, against two truths at the same model: the gradient of a fresh batch, which is what
-the client would upload, and the gradient of all its samples, which is what the paper's analysis
-speaks of. The paper does not say which of the two it measured. The run itself is untouched.
+the client would upload, and the gradient of all its samples, which the paper's analysis is
+about. The paper does not say which of the two it measured. The run itself is untouched.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CHUNK = 1000  # samples at a time
 
 
 def run_measured(experiment: Experiment, path: Path, checkpoint_seconds: float) -> Iterator[Event]:
-    """Run into the folder `path`, errors into its `estimation.jsonl`; go on if it was begun."""
+    """Run, or resume, in the folder `path`, and write the errors to its `estimation.jsonl`."""
     recording = open_run(experiment, path, checkpoint_seconds)
     simulation = recording.simulation
     kept = [line for line in _read(path) if line["round"] <= simulation.round]
@@ -73,7 +73,7 @@ def measure(simulation: Simulation) -> dict[str, float | None]:
 
 
 def estimation_brief(request: Request, out: Path) -> Brief:
-    """The page of these runs."""
+    """Describe the page of these runs."""
     grid = grid_for(request)
     runs = [out / name for name in grid.places()]
     done = [_read(run) for run in runs if (run / RESULT).is_file()]
@@ -112,13 +112,13 @@ def _due(now: int) -> bool:
 
 
 def _settle(simulation: Simulation) -> None:
-    """A run on a GPU computes on a stream of its own."""
+    """Wait for the GPU: a run computes on a stream of its own."""
     if simulation.device.type == "cuda":
         torch.cuda.synchronize(simulation.device)
 
 
 def _gradient(simulation: Simulation, rows: np.ndarray) -> Tensor:
-    """Of all these samples, at the current model."""
+    """Return the mean gradient of all these samples at the current model."""
     given = torch.from_numpy(rows).to(simulation.device)
     parts = [
         len(part) / len(given) * simulation.clients.gradient(simulation.weights, part)
@@ -137,7 +137,7 @@ def _mean(errors: Sequence[float]) -> float | None:
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a run's errors."""
+    """Read the complete lines of a run's errors."""
     if not (path / ERRORS).exists():
         return []
     lines = (path / ERRORS).read_text().splitlines(keepends=True)

@@ -1,4 +1,4 @@
-"""From what was asked for to a grid, and from its run folders to a page."""
+"""The grid of a request to reproduce a table or figure, and the page of its run folders."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 from secureafl.core.errors import ConfigError
 from secureafl.experiment import with_settings
-from secureafl.paper.tables import main_table, tasks
+from secureafl.paper.tables import COUNTERPARTS, main_table, tasks
 from secureafl.report.artefact import Brief
 from secureafl.report.cells import Sheet, cell_of, origin_of
-from secureafl.reproduce.artefacts import ARTEFACTS, BESIDE, ESTIMATION, RUNTIME, Artefact
+from secureafl.reproduce.artefacts import ARTEFACTS, ESTIMATION, RUNTIME, Artefact
 from secureafl.settings import did_you_mean
 from secureafl.sweep.grid import Grid, parse_seeds, read_grid
 from secureafl.toml import read_toml
@@ -49,7 +49,7 @@ class Request:
 
     @property
     def artefact(self) -> Artefact:
-        """Its description."""
+        """The description of the table or figure."""
         return ARTEFACTS[self.name]
 
     @property
@@ -85,7 +85,7 @@ def grid_for(request: Request) -> Grid:
 
 
 def brief_for(request: Request, out: Path) -> Brief:
-    """What the page of these runs tells; `out` holds a run folder for each cell."""
+    """Describe the page of these runs; `out` holds a run folder for each cell."""
     artefact, grid = request.artefact, grid_for(request)
     runs = [out / name for name in grid.places()]
     sheets = [_sheet(request, grid, value, out) for value in grid.axes.get(artefact.sheets, [""])]
@@ -105,12 +105,12 @@ def brief_for(request: Request, out: Path) -> Brief:
 
 
 def title_of(request: Request) -> str:
-    """Of the page."""
+    """Return the title of the page."""
     return f"{grid_for(request).title}, {request.task}"
 
 
 def warnings_of(request: Request, runs: Sequence[Path]) -> list[str]:
-    """What makes these runs other than the paper's."""
+    """List how these runs differ from the paper's."""
     full = grid_for(dataclasses.replace(request, fast=False, rounds=0)).base["rounds"]
     base = grid_for(request).base
     sliced = any("embedded" in data for data in origin_of(runs).data)
@@ -130,7 +130,7 @@ def warnings_of(request: Request, runs: Sequence[Path]) -> list[str]:
 
 
 def seed_note(grid: Grid) -> str:
-    """How many runs a figure is the mean of."""
+    """Say how many runs a figure is the mean of."""
     seeds = len(grid.axes["seed"])
     return f"Figures are means of {seeds} {'run' if seeds == 1 else 'runs'}; the paper's of five."
 
@@ -146,7 +146,9 @@ def _chosen(request: Request, axes: dict[str, Any]) -> dict[str, Any]:
     """The axes with the rows and attacks that were asked for; else those the paper has."""
     artefact, paper, named = request.artefact, main_table(request.task), _named_rows(request)
     if artefact.rows == "defense" and not artefact.row_names:
-        rows = list(request.methods) or [d for d in axes["defense"] if BESIDE.get(d, d) in paper]
+        rows = list(request.methods) or [
+            d for d in axes["defense"] if COUNTERPARTS.get(d, d) in paper
+        ]
     else:
         for name in request.methods:
             if name not in named:
@@ -183,5 +185,5 @@ def _named_rows(request: Request) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """A value that may be a table, as a key."""
+    """Write a value, which may be a table, as a text that can be a key."""
     return json.dumps(value, sort_keys=True)

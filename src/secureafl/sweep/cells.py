@@ -1,4 +1,4 @@
-"""Cells of a grid on their way: what is left to run, a run that takes its turns, news of it."""
+"""The cells of a grid: which are left to run, and how one runs and reports its progress."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Task(NamedTuple):
 
 
 class Update(NamedTuple):
-    """SecantProducts of one cell."""
+    """How far a cell is, or how it ended."""
 
     cell: str
     progress: RunProgress
@@ -38,15 +38,15 @@ class Update(NamedTuple):
 
 
 def unfinished(cells: Mapping[str, Experiment], out: Path) -> tuple[list[Update], list[Task]]:
-    """Updates of the cells that were finished before, and the others, in the folder `out`."""
-    news, tasks = [], []
+    """Split cells into updates of those finished before, in `out`, and tasks for the others."""
+    updates, tasks = [], []
     for cell, experiment in cells.items():
         path = out.absolute() / cell
         if (path / RESULT).is_file():
-            news.append(_finished_before(cell, experiment, path))
+            updates.append(_finished_before(cell, experiment, path))
         else:
             tasks.append(Task(cell, to_mapping(experiment), path))
-    return news, tasks
+    return updates, tasks
 
 
 def _finished_before(cell: str, experiment: Experiment, path: Path) -> Update:
@@ -58,7 +58,7 @@ def _finished_before(cell: str, experiment: Experiment, path: Path) -> Update:
 
 
 class RunningCell:
-    """One run among those of a process; `tell` gets the news."""
+    """A run that shares its process with others; its updates go to `tell`."""
 
     def __init__(
         self, task: Task, checkpoint_seconds: float, tell: Callable[[Update], object]
@@ -68,7 +68,7 @@ class RunningCell:
         self._turns = _turns(task, checkpoint_seconds)
 
     def turn(self) -> bool:
-        """Go on a little; False when the run has ended, one way or another."""
+        """Advance the run by one turn; return False when it has ended, successfully or not."""
         try:
             for event in next(self._turns):
                 self._progress = self._progress.after(event)
@@ -82,7 +82,7 @@ class RunningCell:
         return True
 
     def stop(self) -> None:
-        """Save a checkpoint and leave."""
+        """Save a checkpoint and end the run."""
         self._turns.close()
         self._tell("stopped")
 
@@ -92,7 +92,7 @@ class RunningCell:
 
 
 def _turns(task: Task, checkpoint_seconds: float) -> Generator[list[Event], None, None]:
-    """A run's turns; without events while another process, of a killed sweep perhaps, is at it."""
+    """Yield the events of each turn; none while a process of a killed sweep holds the lock."""
     experiment = from_mapping(task.experiment)
     while not (task.path / RESULT).is_file():
         try:
@@ -111,14 +111,14 @@ def _pause(seconds: float) -> Iterator[list[Event]]:
 
 
 def why(error: Exception) -> str:
-    """An error as one line."""
+    """Describe an error in one line."""
     ours = isinstance(error, SecureAflError)
     return " ".join((str(error) if ours else f"{type(error).__name__}: {error}").split())
 
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[list[int]]:
-    """Inside, being told to stop only fills the list."""
+    """Collect signals to stop in the list that is yielded, instead of ending the process."""
     told: list[int] = []
     before = {
         number: signal.signal(number, lambda n, _: told.append(n))

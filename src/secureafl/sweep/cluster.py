@@ -1,4 +1,4 @@
-"""What engines that hand jobs to other machines have in common; run folders are on shared storage.
+"""Code shared by the engines that submit jobs to other machines; run folders are on shared storage.
 
 A job runs one cell, or on a GPU a few by turns. How far it is shows in its run folders.
 """
@@ -23,18 +23,18 @@ _PER_GPU_JOB = 8  # by turns, more gain little
 
 
 class Job(Protocol):
-    """Work that was handed in."""
+    """A job that was submitted to a cluster."""
 
     def done(self) -> bool:
-        """Whether it has ended, one way or another."""
+        """Whether the job has ended, successfully or not."""
         ...
 
-    def news(self) -> Sequence[Update]:
-        """How its cells ended; raises if it was lost."""
+    def updates(self) -> Sequence[Update]:
+        """Return how its cells ended; raise if the job was lost."""
         ...
 
     def cancel(self) -> None:
-        """Tell it to save checkpoints and leave."""
+        """Tell the job to save checkpoints and end."""
         ...
 
 
@@ -45,7 +45,7 @@ class _Running(NamedTuple):
 
 
 def run_group(tasks: Sequence[Task], checkpoint_seconds: float, folder: Path) -> list[Update]:
-    """Body of a job: its cells by turns, with paths from `folder` on; how they ended."""
+    """Run the cells of a job in turns, inside `folder`; return how they ended."""
     os.chdir(folder)
     last: dict[str, Update] = {}
     active = [
@@ -61,7 +61,7 @@ def run_group(tasks: Sequence[Task], checkpoint_seconds: float, folder: Path) ->
 
 
 def make_groups(tasks: Sequence[Task], apart: bool) -> list[list[Task]]:
-    """Cells that share a job: only some that ask for a GPU, unless all are to be `apart`."""
+    """Group cells into jobs: those that ask for a GPU share some, unless `apart` forbids it."""
     on_gpu = [task for task in tasks if wants_gpu(task)]
     size = 1 if apart else _PER_GPU_JOB
     together = [on_gpu[start : start + size] for start in range(0, len(on_gpu), size)]
@@ -69,14 +69,14 @@ def make_groups(tasks: Sequence[Task], apart: bool) -> list[list[Task]]:
 
 
 def wants_gpu(task: Task) -> bool:
-    """Only what asks for one: `auto` is decided where the job runs."""
+    """Whether a cell asks for a GPU; `auto` does not, it is decided where the job runs."""
     return task.experiment["device"] == "cuda"
 
 
 def run_jobs(
     groups: list[list[Task]], jobs: int, submit: Callable[[list[Task]], Job]
 ) -> Generator[Update, None, None]:
-    """Hand in the groups, `jobs` at a time, and tell how they do; closing it cancels them."""
+    """Submit the groups, `jobs` at a time, and yield updates; closing the iterator cancels them."""
     waiting, running = list(groups), list[_Running]()
     try:
         while waiting or running:
@@ -103,7 +103,7 @@ def _handed_in(tasks: list[Task], submit: Callable[[list[Task]], Job]) -> Job:
 
 
 class _Refused:
-    """A job the cluster did not take."""
+    """A job that the cluster refused."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -111,7 +111,7 @@ class _Refused:
     def done(self) -> bool:
         return True
 
-    def news(self) -> list[Update]:
+    def updates(self) -> list[Update]:
         raise self._error
 
     def cancel(self) -> None:
@@ -120,12 +120,12 @@ class _Refused:
 
 def _ends(one: _Running) -> Iterator[Update]:
     try:
-        news, reason = {update.cell: update for update in one.job.news()}, ""
+        updates, reason = {update.cell: update for update in one.job.updates()}, ""
     except Exception as error:  # whatever the cluster says of a job that was lost
-        news, reason = {}, why(error)
+        updates, reason = {}, why(error)
     for task in one.tasks:
         progress = one.last_progress.get(task.cell, RunProgress())
-        yield news.get(task.cell, Update(task.cell, progress, "failed", reason))
+        yield updates.get(task.cell, Update(task.cell, progress, "failed", reason))
 
 
 def _progress(one: _Running) -> Iterator[Update]:
@@ -138,7 +138,7 @@ def _progress(one: _Running) -> Iterator[Update]:
 
 
 def _progress_of(path: Path, before: RunProgress) -> RunProgress:
-    """Where a run stands by the end of its events; how many were accepted is not counted."""
+    """Read the progress of a run off its last events; accepted uploads are not counted."""
     for event in last_events(path):
         if isinstance(event, EvaluationEvent):
             before = before._replace(metrics=event.metrics)

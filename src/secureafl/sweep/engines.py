@@ -1,4 +1,4 @@
-"""Where cells run. An engine is the function `run_cells` of a module here: local, ray or slurm."""
+"""Engines run cells. Each is the function `run_cells` of a module here: local, ray or slurm."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EngineName = Literal["local", "ray", "slurm"]
 
 
 class Engine(Protocol):
-    """Runs cells in folders named after them, and tells how they do."""
+    """A function that runs cells in folders named after them and yields updates."""
 
     def __call__(
         self,
@@ -35,7 +35,7 @@ class Engine(Protocol):
 
 
 def find_engine(name: EngineName) -> Engine:
-    """The engine of that name; what it needs is imported when it runs."""
+    """Return the engine of that name; the packages it needs are imported when it runs."""
     return importlib.import_module(f"secureafl.sweep.{name}").run_cells
 
 
@@ -52,8 +52,8 @@ def run_sweep(
     """
     cells = {name: _one_thread(cell) for name, cell in cells.items()}
     again: dict[str, Experiment] = {}
-    with contextlib.closing(engine(cells, out, workers, checkpoint_seconds)) as news:
-        for update in news:
+    with contextlib.closing(engine(cells, out, workers, checkpoint_seconds)) as updates:
+        for update in updates:
             if update.state in ("failed", "stopped"):
                 again[update.cell] = cells[update.cell]
                 yield update._replace(state="waiting")
@@ -64,5 +64,5 @@ def run_sweep(
 
 
 def _one_thread(experiment: Experiment) -> Experiment:
-    """Cells share the cores; and a number that follows from `workers` would change their bits."""
+    """Use one thread unless told: a number that followed from `workers` would change the bits."""
     return experiment if experiment.threads else dataclasses.replace(experiment, threads=1)

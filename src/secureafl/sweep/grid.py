@@ -86,13 +86,13 @@ class Grid:
                 raise ConfigError(f"'{key}' takes several values here; change them where they are")
 
     def _combinations(self) -> Iterator[dict[str, Any]]:
-        """The last axis changes last; that is the seeds, so that few seeds are soon complete."""
+        """Yield all combinations, seed by seed, so that the first seeds are complete early."""
         keys = sorted(self.axes, key=lambda key: key == "seed")
         for values in itertools.product(*(self.axes[key] for key in reversed(keys))):
             yield dict(zip(keys, reversed(values), strict=True))
 
     def _label(self, key: str, value: Any) -> str:
-        """A value in the name of a cell."""
+        """Return the part of a cell's name that stands for a value."""
         last = key.rpartition(".")[2]
         alike = sum(axis.rpartition(".")[2] == last for axis in self.axes)
         text = _words(last if alike == 1 else key, value).replace(":", ".")
@@ -103,7 +103,7 @@ class Grid:
 
 
 def read_grid(path: Path) -> Grid:
-    """The grid in a TOML file; without seeds, the only one is the base's."""
+    """Read the grid in a TOML file; without an axis of seeds, the base's seed is the only one."""
     values = read_toml(path)
     known = [field.name for field in dataclasses.fields(Grid)]
     for key, value in values.items():
@@ -120,7 +120,7 @@ def read_grid(path: Path) -> Grid:
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Seeds as on a command line: `0-4`, `0,1,2` or both mixed."""
+    """Parse seeds as given on a command line: `0-4`, `0,1,2` or both mixed."""
     seeds: list[int] = []
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)

@@ -43,8 +43,8 @@ def run_cells(
     gets the next. One cell that fails does not stop the others. Closing the iterator stops the
     workers; each cell saves a checkpoint first.
     """
-    news, waiting = unfinished(cells, out)
-    yield from news
+    updates, waiting = unfinished(cells, out)
+    yield from updates
     on_gpu = any(_uses_gpu(experiment) for experiment in cells.values())
     workers = workers or max(default_workers(cell.device) for cell in cells.values())
     with shared_gpu() if on_gpu and waiting else contextlib.nullcontext(False) as shared:
@@ -57,7 +57,7 @@ def run_cells(
 def _carry_out(
     waiting: list[Task], workers: int, processes: int, checkpoint_seconds: float
 ) -> Generator[Update, None, None]:
-    """So many cells at a time, in so many processes."""
+    """Run `workers` cells at a time, in `processes` processes."""
     running: dict[Any, _Worker] = {}  # line to it -> worker
     try:
         while waiting or any(worker.cells for worker in running.values()):
@@ -65,13 +65,13 @@ def _carry_out(
                 if len(running) < processes:
                     _start(running, checkpoint_seconds)
                 _deal(waiting.pop(0), running)
-            yield from _next_news(running)
+            yield from _next_updates(running)
     finally:
         _stop(running)
 
 
 def _start(running: dict[Any, _Worker], checkpoint_seconds: float) -> None:
-    """One more process, with a line of its own: one that is killed blocks no other."""
+    """Start one more process, with a pipe of its own: one that is killed blocks no other."""
     spawn = multiprocessing.get_context("spawn")  # a fork would inherit torch's threads
     line, far_end = spawn.Pipe()
     process = spawn.Process(target=_work, args=(checkpoint_seconds, far_end), daemon=True)
@@ -84,12 +84,12 @@ def _deal(task: Task, running: Mapping[Any, _Worker]) -> None:
     """Give the cell to the process that has the fewest."""
     line, worker = min(running.items(), key=lambda item: len(item[1].cells))
     worker.cells.add(task.cell)
-    with contextlib.suppress(OSError):  # it has died; that is noticed with the next news
+    with contextlib.suppress(OSError):  # it has died; that is noticed with the next updates
         line.send(task)
 
 
-def _next_news(running: dict[Any, _Worker]) -> Iterator[Update]:
-    """What has come in, with a word for each cell whose process died without one."""
+def _next_updates(running: dict[Any, _Worker]) -> Iterator[Update]:
+    """Yield the updates that have come in; the cells of a process that died have failed."""
     ready: list[Any] = wait(list(running), timeout=1.0)
     for line in ready:
         try:
@@ -114,7 +114,7 @@ def _stop(running: Mapping[Any, _Worker]) -> None:
 
 
 def _work(checkpoint_seconds: float, line: Any) -> None:
-    """Body of a process: the cells that come in, by turns, until it is told to stop."""
+    """Run the cells that come in, in turns, until the process is told to stop."""
     active: list[RunningCell] = []
     parent = os.getppid()
 
@@ -135,7 +135,7 @@ def _work(checkpoint_seconds: float, line: Any) -> None:
 
 
 def until_stopped(recording: Recording) -> Iterator[Event]:
-    """Events of a run until it ends or the process is told to stop; then a checkpoint is saved."""
+    """Yield the events of a run; told to stop, save a checkpoint and end."""
     turns = recording.turns()
     with stop_signals() as told:
         try:
@@ -152,7 +152,7 @@ def _uses_gpu(experiment: Experiment) -> bool:
 
 
 def default_workers(device: str) -> int:
-    """A process per core; on a GPU as many runs as keep it busy."""
+    """Return one run per core, or on a GPU as many runs as keep it busy."""
     return 32 if choose_device(device).type == "cuda" else os.cpu_count() or 1
 
 

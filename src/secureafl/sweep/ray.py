@@ -30,8 +30,8 @@ def run_cells(
 ) -> Generator[Update, None, None]:
     """Run the cells as `local.run_cells` does; without a number of workers, one per core."""
     ray = _import_ray()
-    news, tasks = unfinished(cells, out)
-    yield from news
+    updates, tasks = unfinished(cells, out)
+    yield from updates
     if not tasks:
         return
     _join(ray)
@@ -51,7 +51,7 @@ def run_cells(
 
 
 def _join(ray: Any) -> None:
-    """The cluster at RAY_ADDRESS or on this machine; without one, one is started here."""
+    """Connect to the cluster at RAY_ADDRESS or on this machine; without one, start one here."""
     if ray.is_initialized():
         return
     try:
@@ -71,7 +71,7 @@ class _Job:
         ready, _ = self._ray.wait([self.reference], timeout=0)
         return bool(ready)
 
-    def news(self) -> list[Update]:
+    def updates(self) -> list[Update]:
         return self._ray.get(self.reference)
 
     def cancel(self) -> None:

@@ -1,4 +1,4 @@
-"""Several processes on one GPU at the same time.
+"""Sharing one GPU between several processes.
 
 Without help they take turns there, and a simulated round is too small to fill a GPU. NVIDIA's MPS
 daemon lets their kernels run side by side; where it is installed, a sweep starts one of its own.
@@ -24,7 +24,7 @@ _PR_SET_PDEATHSIG = 1
 
 @contextlib.contextmanager
 def shared_gpu() -> Iterator[bool]:
-    """Whether processes started inside can share the GPU."""
+    """Start NVIDIA's MPS if it is there; yield whether processes started inside share the GPU."""
     control = shutil.which(_CONTROL)
     if os.environ.get(_PIPES) or control is None:
         yield bool(os.environ.get(_PIPES))  # somebody runs a daemon already, or nobody can

@@ -34,8 +34,8 @@ def run_cells(
     Jobs outlive this process; told to stop, it cancels them. submitit's files, with what the jobs
     printed, go to `out`/.slurm. `cluster` may be another one of submitit's.
     """
-    news, tasks = unfinished(cells, out)
-    yield from news
+    updates, tasks = unfinished(cells, out)
+    yield from updates
     folder, threads = out.absolute() / ".slurm", max(1, *(cell.threads for cell in cells.values()))
     executors = {
         gpu: _executor(folder, cluster, threads, gpu) for gpu in {wants_gpu(task) for task in tasks}
@@ -60,7 +60,7 @@ def _executor(folder: Path, cluster: str, threads: int, gpu: bool) -> Any:
 
 
 class _Group:
-    """What a job runs; `checkpoint` is what submitit queues again when the time is up."""
+    """The cells of a job; submitit queues what `checkpoint` returns when the time is up."""
 
     def __init__(self, *parts: Any) -> None:
         self.parts = parts
@@ -79,7 +79,7 @@ class _Job:
     def done(self) -> bool:
         return self._job.done()
 
-    def news(self) -> list[Update]:
+    def updates(self) -> list[Update]:
         error = self._job.exception()
         if error is None:
             return self._job.result()

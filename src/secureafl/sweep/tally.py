@@ -1,4 +1,4 @@
-"""Where a run stands, counted from its events."""
+"""The progress of a run, counted from its events."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event
 
 
 class RunProgress(NamedTuple):
-    """What a progress display shows of one run."""
+    """The figures of one run that a progress display shows."""
 
     round: int = 0
     accepted: int = 0
@@ -16,7 +16,7 @@ class RunProgress(NamedTuple):
     metrics: dict[str, float | None] | None = None  # of the last evaluation
 
     def after(self, event: Event) -> RunProgress:
-        """The progress with one more event counted in."""
+        """Return the progress after one more event."""
         if isinstance(event, EvaluationEvent):
             return self._replace(metrics=event.metrics)
         if not isinstance(event, ArrivalEvent):

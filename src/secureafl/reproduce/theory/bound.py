@@ -25,7 +25,7 @@ Of = TypeVar("Of")
 
 
 class Constants(NamedTuple):
-    """What the bound is made of. Estimation error and largest vector are measured, over a run."""
+    """The constants of the bound. Estimation error and largest vector are measured over a run."""
 
     clients: int  # n
     byzantine: int  # b
@@ -79,7 +79,7 @@ class Sides(NamedTuple, Generic[Of]):
 
 
 class Holds(NamedTuple):
-    """What holds in a run."""
+    """The parts of the theorem that hold in a run."""
 
     median: bool  # every round: |delta|^2 <= scatter of the honest vectors / margin
     tracking: bool  # E_track^2 <= what the constants make of it
@@ -94,7 +94,7 @@ def margin(voices: int, byzantine: int) -> int:
 
 
 def constants_of(run: Run) -> Constants:
-    """Known ones from the problem, the other two as measured."""
+    """Take the known constants from the problem, the other two from the measurements."""
     made, objective = run.experiment, run.objective
     return Constants(
         made.clients,
@@ -136,7 +136,7 @@ def sides_of(run: Run, constants: Constants) -> Sides[Float[np.ndarray, " rounds
 
 
 def check(run: Run, constants: Constants) -> Holds:
-    """Look at every link."""
+    """Check every link of the proof."""
     sides, rounds = sides_of(run, constants), run.rounds
     ahead = -(-rounds.voices // 2) - rounds.byzantine
     scatter = np.divide(rounds.scatter, ahead, where=ahead > 0, out=np.full(len(ahead), np.inf))

@@ -30,7 +30,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Scope:
-    """What all cases share."""
+    """The settings that all cases share."""
 
     clients: int = 20  # n
     rounds: int = 1500
@@ -39,7 +39,7 @@ class Scope:
         require(self.clients >= 5, "clients", self.clients, "give 5 or more")
 
     def cases(self) -> list[Case]:
-        """Each after the one inside that it is compared with."""
+        """Return all cases, each after the one inside the conditions that it is compared with."""
         flip, few, half = SignFlip(3.0), self.clients // 5, math.ceil((self.clients - 1) / 2)
         honest = NoAttack()
         return [
@@ -58,7 +58,7 @@ class Scope:
         ]
 
     def experiment(self, case: Case, seed: int) -> Experiment:
-        """The case with everything spelled out."""
+        """Return the experiment of a case."""
         task, defense, staleness = RidgeRegression(seed, self.clients), SecureAfl(), 10
         if case.exact:
             # With one parameter the curvature is exact, and no estimate needs a cap.

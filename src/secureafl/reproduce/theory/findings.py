@@ -47,7 +47,7 @@ class Result(NamedTuple):
 
 
 class Ahead(NamedTuple):
-    """What is run next."""
+    """The case and seed that run next."""
 
     number: int  # from 1
     total: int
@@ -55,7 +55,7 @@ class Ahead(NamedTuple):
 
 
 class Findings:
-    """Collects results."""
+    """The results of all cases and seeds."""
 
     def __init__(self, scope: Scope, seeds: Sequence[int]) -> None:
         self.scope, self.seeds = scope, seeds
@@ -80,7 +80,7 @@ class Findings:
 
     @property
     def cases(self) -> list[Case]:
-        """Those that have results."""
+        """The cases that have results."""
         return list(dict.fromkeys(result.case for result in self.results))
 
     def report(self, command: str) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class Findings:
 
 
 def provenance() -> dict[str, str]:
-    """When and where."""
+    """Return when and where the cases were run."""
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "hardware": f"{os.cpu_count()} cores {platform.machine()}",
@@ -111,7 +111,7 @@ def provenance() -> dict[str, str]:
 
 
 def result_of(case: Case, seed: int, run: Run, constants: Constants) -> Result:
-    """What is kept of a run."""
+    """Return what is kept of a run."""
     sides = sides_of(run, constants)
     length = len(sides.left)
     counts = np.unique(np.geomspace(1, length, _KEPT).round().astype(int))
@@ -158,5 +158,5 @@ def _as_json(result: Result) -> dict[str, Any]:
 
 
 def _short(value: float) -> float | None:
-    """Six digits, and what JSON can hold."""
+    """Round to six digits; None where JSON has no number."""
     return float(f"{value:.6g}") if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""What the proof of Theorem 1 speaks of, measured round by round while the real server runs."""
+"""The quantities in the proof of Theorem 1, measured each round while the real server runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Round(NamedTuple):
 
 
 class Rounds(NamedTuple):
-    """The same, an array each; NaN in `drift` and `noise` where the uploader was malicious."""
+    """An array for each quantity; `drift` and `noise` are NaN where the uploader was malicious."""
 
     gradient: Float[np.ndarray, " rounds"]
     tracking: Float[np.ndarray, " rounds"]
@@ -64,7 +64,7 @@ class Run(NamedTuple):
 
     @property
     def diverged(self) -> bool:
-        """Whether it was given up."""
+        """Whether the run diverged and was given up."""
         return not self.rounds.gradient[-1] <= DIVERGED
 
 
@@ -75,7 +75,9 @@ def measure(experiment: Experiment) -> Run:
         simulation.advance()
     delay = longest_delay(experiment)
     if simulation.round + delay >= experiment.rounds:
-        raise ConfigError(f"rounds = {experiment.rounds}: too few to hear every client; give more")
+        raise ConfigError(
+            f"rounds = {experiment.rounds}: too few for an upload of every client; give more"
+        )
     meter = _Meter(simulation)
     # The first stale uploads that count were computed on models of these rounds.
     earlier = max((meter.advance().largest for _ in range(delay)), default=0.0)
@@ -90,7 +92,7 @@ def measure(experiment: Experiment) -> Run:
 
 
 def longest_delay(experiment: Experiment) -> int:
-    """tau_max."""
+    """Return tau_max, the largest staleness."""
     assert isinstance(experiment.arrivals, Uniform)
     return experiment.arrivals.max_staleness
 
@@ -121,16 +123,16 @@ class _Meter:
         others = np.arange(len(true)) != client
         wrong = _square(vectors - true)[others & honest]
         vectors[client] = upload
-        heard = others | accepted
+        counted = others | accepted
         return Round(
             float(_square(gradient)),
             float(_square((before - after) / self._rate - gradient)),
             float(wrong.max(initial=0)),
             *self._upload_errors(client, upload, base, true[client]),
-            float(_square(vectors[heard]).max(initial=0)),
-            float(_square(vectors[heard & honest] - gradient).sum()),
-            int(heard.sum()),
-            int((heard & ~honest).sum()),
+            float(_square(vectors[counted]).max(initial=0)),
+            float(_square(vectors[counted & honest] - gradient).sum()),
+            int(counted.sum()),
+            int((counted & ~honest).sum()),
         )
 
     def _upload_errors(

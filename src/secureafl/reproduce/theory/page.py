@@ -108,7 +108,7 @@ def tables(findings: Findings) -> list[Table]:
 
 
 def headline(findings: Findings) -> str:
-    """The result in a sentence."""
+    """Sum the result up in a sentence."""
     inside = [result for result in findings.results if not result.case.inside]
     good = sum(all(result.holds) for result in inside)
     verb = "holds" if findings.kept else "is BROKEN: it holds"
@@ -180,7 +180,7 @@ def _range(values: Sequence[float]) -> str:
 
 
 def _number(value: float) -> str:
-    """Three digits that count."""
+    """Write a number with three significant digits."""
     if 1e-3 <= abs(value) < 1e5 or value == 0:
         return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
     return f"{value:.1e}"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Measurements(NamedTuple):
-    """What the clients know."""
+    """The data of all clients."""
 
     points: Float[np.ndarray, "rows d"]  # the ridge as further rows, whose targets are 0
     targets: Float[np.ndarray, "n batches rows"]
@@ -57,7 +57,7 @@ class RidgeRegression:
             require(getattr(self, name) >= 0, name, getattr(self, name), "give 0 or more")
 
     def measurements(self) -> Measurements:
-        """Draw them; the same seed gives the same."""
+        """Draw the data; the same seed gives the same."""
         rng = numpy_generator(self.seed, "ridge regression")
         count, size = self.points, self.parameters
         points = rng.normal(size=(count, size))
@@ -97,7 +97,7 @@ class RidgeRegression:
 
 
 class _AtPoints(nn.Module):
-    """A linear model at points that are the same for everybody, whatever its input."""
+    """A linear model at points that are the same for all clients, whatever its input."""
 
     def __init__(self, points: Tensor) -> None:
         super().__init__()
@@ -126,19 +126,19 @@ class InOrder:
 
 
 class Objective(NamedTuple):
-    """What honest clients want together, F_H, and each client for itself; in float64."""
+    """The objective of the honest clients, F_H, and of each client alone; in float64."""
 
     measured: Measurements
     honest: Bool[np.ndarray, " n"]
 
     @classmethod
     def of_all(cls, measured: Measurements) -> Objective:
-        """With everybody honest."""
+        """The objective when all clients are honest."""
         return cls(measured, np.ones(len(measured.targets), bool))
 
     @property
     def hessian(self) -> Float[np.ndarray, "d d"]:
-        """The same for every client."""
+        """The Hessian, which is the same for every client."""
         return self.measured.points.T @ self.measured.points / self.measured.count
 
     @property
@@ -167,16 +167,16 @@ class Objective(NamedTuple):
 
     @property
     def optimum(self) -> Float[np.ndarray, " d"]:
-        """Where F_H is smallest."""
+        """The minimiser of F_H."""
         return np.linalg.solve(self.hessian, self.pulls[self.honest].mean(axis=0))
 
     def value(self, weights: Float[np.ndarray, " d"]) -> float:
-        """F_H there."""
+        """The value of F_H at these weights."""
         points, targets, count = self.measured
         errors = points @ weights - targets[self.honest]
         return float(np.square(errors).sum(axis=-1).mean() / (2 * count))
 
     def gap(self, weights: Float[np.ndarray, " d"]) -> float:
-        """F_H there less its minimum, without subtracting two nearly equal numbers."""
+        """F_H at these weights less its minimum, without subtracting two nearly equal numbers."""
         away = weights - self.optimum
         return float(away @ self.hessian @ away / 2)

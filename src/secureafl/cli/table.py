@@ -1,0 +1,115 @@
+"""`secureafl table`: runs as a Markdown table, and pages whose tables are made again."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from secureafl.core.errors import ConfigError, RunError
+
+EXAMPLE = (
+    "Example: secureafl table runs/attacks --rows attack=none,sign_flip --columns defense --paper; "
+    "or: secureafl table docs/results/attacks.md"
+)
+_TABLE = re.compile(r"(<!-- secureafl table\s(.*?)-->\n).*?(<!-- end of table -->)", re.DOTALL)
+_PAGE = ".md"
+
+
+def table(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUNS...",
+            help="Run folders, or folders or .tar.gz archives of them; or pages (.md), whose "
+            "tables are all made again by the commands that stand above them.",
+        ),
+    ],
+    rows: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SETTING[=VALUES]",
+            help="What the rows are: a setting and, if not all, its values with commas between; "
+            "may be given several times. Default: attack.",
+        ),
+    ] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SETTING[=VALUES]", help="What the columns are. Default: defense."),
+    ] = None,
+    show: Annotated[
+        Literal["figures", "accepted", "malicious", "steps", "origin"],
+        typer.Option(
+            help="What a cell shows: mean ± deviation over seeds of every metric; accepted shares "
+            "of honest and malicious uploads, or of malicious ones; model steps. Or, in one line "
+            "for each row: seeds, hardware, versions, days and data."
+        ),
+    ] = "figures",
+    paper: Annotated[
+        bool, typer.Option("--paper", help="The paper's figures in brackets, where it has some.")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change no page; fail if a table would change.")
+    ] = False,
+) -> None:
+    """Print runs as a Markdown table, over seeds, or make the tables of pages again."""
+    pages = [source for source in sources if source.suffix == _PAGE]
+    with tempfile.TemporaryDirectory(prefix="secureafl-table-") as place:
+        if not pages:
+            print(_make(Path(place), sources, rows, columns, show, paper), end="")
+            return
+        if len(pages) < len(sources):
+            raise ConfigError("give either runs or pages, not both")
+        changed = [page for page in pages if _fill(page, Path(place), check)]
+    for page in changed:
+        print(f"{page}: {'its tables differ from their runs' if check else 'changed'}")
+    if check and changed:
+        raise typer.Exit(1)
+
+
+def _make(
+    place: Path,
+    sources: list[Path],
+    rows: list[str] | None,
+    columns: list[str] | None,
+    show: Literal["figures", "accepted", "malicious", "steps", "origin"],
+    paper: bool,
+) -> str:
+    from secureafl.report.table import make_table, parse_axis, read_sources
+
+    down = list(map(parse_axis, rows or ([] if show == "origin" else ["attack"])))
+    across = list(map(parse_axis, columns or ["defense"]))
+    return make_table(read_sources(sources, place), down, across, show, paper)
+
+
+def _fill(page: Path, place: Path, check: bool) -> bool:
+    """Make the tables of a page again; whether that changes it."""
+    from secureafl.core.files import put_file
+
+    def made(found: re.Match[str]) -> str:
+        given = _parse(found[2])
+        given["sources"] = [page.parent / source for source in given["sources"]]
+        return f"{found[1]}\n{_make(place, **given)}\n{found[3]}"
+
+    try:
+        text = page.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"{page}: cannot be read ({error})") from error
+    if not _TABLE.search(text):
+        raise ConfigError(f"{page}: no table with its command above it, see docs/results/README.md")
+    new = _TABLE.sub(made, text)
+    if new != text and not check:
+        put_file(page, new.encode())
+    return new != text
+
+
+def _parse(words: str) -> dict[str, Any]:
+    """The arguments of a command that stands in a page."""
+    alone = typer.Typer(add_completion=False)
+    alone.command()(table)
+    context = typer.main.get_command(alone).make_context("secureafl table", shlex.split(words))
+    return {name: value for name, value in context.params.items() if name != "check"}

@@ -1,0 +1,199 @@
+"""A table of runs in Markdown: settings make its rows and columns, a cell is a mean over seeds."""
+
+from __future__ import annotations
+
+import tarfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from secureafl.core.errors import ConfigError, RunError
+from secureafl.paper.tables import reported_figures
+from secureafl.presentation.labels import flat_texts
+from secureafl.report.cells import Cell, cell_of, origin_of
+from secureafl.report.formatting import NOTHING, beside_paper, in_markdown_table, percent, shares
+from secureafl.runs.find import find_runs
+from secureafl.runs.layout import EXPERIMENT
+from secureafl.settings import did_you_mean
+from secureafl.toml import read_toml
+
+Show = Literal["figures", "accepted", "malicious", "steps", "origin"]
+Key = tuple[str, ...]  # a value for each axis
+
+ARCHIVE = ".tar.gz"
+_ORIGIN = ("seeds", "hardware", "software", "days", "data")
+
+
+class Axis(NamedTuple):
+    """A setting whose values are rows or columns, such as `attack` or `partition.degree`."""
+
+    setting: str
+    values: Key  # those to show, in this order; empty: all there are
+
+
+class Run(NamedTuple):
+    """One run with its settings as texts, under their dotted names."""
+
+    path: Path
+    settings: Mapping[str, str]
+
+
+def parse_axis(text: str) -> Axis:
+    """Read an axis as it is given on a command line: `attack`, or `attack=none,sign_flip`."""
+    setting, _, values = text.partition("=")
+    return Axis(setting.strip(), tuple(v.strip() for v in values.split(",") if v.strip()))
+
+
+def read_sources(sources: Sequence[Path], place: Path) -> list[Run]:
+    """Read the settings of all runs in folders and archives; archives are unpacked to `place`."""
+    folders = [_unpacked(path, place) if path.name.endswith(ARCHIVE) else path for path in sources]
+    found = find_runs(folders).runs
+    return [Run(run, flat_texts(read_toml(run / EXPERIMENT))) for run in found]
+
+
+def make_table(
+    runs: Sequence[Run], rows: Sequence[Axis], columns: Sequence[Axis], show: Show, paper: bool
+) -> str:
+    """Write the table; with `paper`, the paper's figures stand in brackets beside ours."""
+    down = _keys(runs, rows)
+    if show == "origin":
+        lines = [[*key, *_origin(chosen)] for key, chosen in down.items()]
+        return _markdown([*_names(rows), *_ORIGIN], lines)
+    across = _keys(runs, columns)
+    headings = [", ".join(key) or show for key in across]
+    write = _WRITERS[show]
+    lines = [
+        [*key, *(_cell(chosen, others, write, paper) for others in across.values())]
+        for key, chosen in down.items()
+    ]
+    return _markdown([*_names(rows), *headings], lines)
+
+
+def _unpacked(archive: Path, place: Path) -> Path:
+    folder = place / archive.name.removesuffix(ARCHIVE)
+    if not folder.exists():
+        try:
+            with tarfile.open(archive) as packed:
+                packed.extractall(folder, filter="data")
+        except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
+            raise RunError(f"{archive}: cannot be unpacked ({error})") from error
+    return folder
+
+
+def _names(axes: Iterable[Axis]) -> list[str]:
+    return [axis.setting.rpartition(".")[2] for axis in axes]
+
+
+def _keys(runs: Sequence[Run], axes: Sequence[Axis]) -> dict[Key, list[Run]]:
+    """The runs of each row, or of each column, in order."""
+    labels = [_labels(runs, axis) for axis in axes]
+    found: dict[Key, list[Run]] = {}
+    for place, run in enumerate(runs):
+        key = tuple(of_axis[place] for of_axis in labels)
+        if all(not axis.values or v in axis.values for axis, v in zip(axes, key, strict=True)):
+            found.setdefault(key, []).append(run)
+    return {key: found[key] for key in sorted(found, key=lambda key: _places(key, axes))}
+
+
+def _places(key: Key, axes: Sequence[Axis]) -> list[tuple[float, str]]:
+    """Where a key comes in the order: as its axes say, else numbers as such and texts as texts."""
+    return [
+        (axis.values.index(value), "") if axis.values else (_as_number(value), value)
+        for axis, value in zip(axes, key, strict=True)
+    ]
+
+
+def _as_number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
+def _labels(runs: Sequence[Run], axis: Axis) -> list[str]:
+    """The value each run has on an axis."""
+    known = {name for run in runs for name in run.settings}
+    if f"{axis.setting}.kind" in known:
+        labels = _plug_ins(runs, axis.setting)
+    elif axis.setting in known:
+        labels = [run.settings.get(axis.setting, NOTHING) for run in runs]
+    else:
+        hint = did_you_mean(axis.setting, sorted(known))
+        raise ConfigError(f"no run has a setting '{axis.setting}'{hint}")
+    for value in axis.values:
+        if value not in labels:
+            there = dict.fromkeys(labels)
+            raise ConfigError(f"no run has {axis.setting} = {value}{did_you_mean(value, there)}")
+    return labels
+
+
+def _plug_ins(runs: Sequence[Run], part: str) -> list[str]:
+    """The kind of a plug-in, with those of its settings that most runs of the kind have not."""
+    kinds = [run.settings[f"{part}.kind"] for run in runs]
+    values = Counter(
+        (kind, name, value)
+        for kind, run in zip(kinds, runs, strict=True)
+        for name, value in run.settings.items()
+        if name.startswith(f"{part}.")
+    )
+    labels = []
+    for kind, run in zip(kinds, runs, strict=True):
+        own = [
+            f"{name.partition('.')[2]}={value}"
+            for name, value in run.settings.items()
+            if name.startswith(f"{part}.") and 2 * values[kind, name, value] <= kinds.count(kind)
+        ]
+        labels.append(f"{kind} ({', '.join(own)})" if own else kind)
+    return labels
+
+
+def _cell(
+    row: Sequence[Run], column: Sequence[Run], write: Callable[[Cell], str], paper: bool
+) -> str:
+    there = {run.path for run in column}
+    chosen = [run for run in row if run.path in there]
+    if not chosen:
+        return NOTHING
+    _require_one_experiment(chosen)
+    names = [chosen[0].settings.get(f"{part}.kind", "") for part in ("task", "defense", "attack")]
+    cell = cell_of([run.path for run in chosen], reported_figures(*names) if paper else {})
+    return write(cell)
+
+
+def _require_one_experiment(runs: Sequence[Run]) -> None:
+    """Refuse a mean over runs that differ in more than their seeds."""
+    by_seed: dict[str, Run] = {}
+    for run in runs:
+        other = by_seed.setdefault(run.settings.get("seed", ""), run)
+        if other is not run:
+            names = run.settings.keys() | other.settings.keys()
+            apart = sorted(n for n in names if run.settings.get(n) != other.settings.get(n))
+            told = f"differ in {', '.join(apart)}" if apart else "are of one experiment"
+            remedy = "name what differs as --rows or --columns, or leave one of them out"
+            raise ConfigError(f"{other.path.name} and {run.path.name} {told}; {remedy}")
+
+
+def _origin(runs: Sequence[Run]) -> list[str]:
+    origin = origin_of(run.path for run in runs)
+    seeds = sorted({int(run.settings.get("seed", 0)) for run in runs})
+    parts = (map(str, seeds), origin.devices, origin.versions, origin.days, origin.data)
+    return [", ".join(part) for part in parts]
+
+
+def _steps(cell: Cell) -> str:
+    return NOTHING if cell.steps is None else f"{cell.steps:,.0f}"
+
+
+_WRITERS: dict[str, Callable[[Cell], str]] = {
+    "figures": beside_paper,
+    "accepted": shares,
+    "malicious": lambda cell: percent(cell.malicious),
+    "steps": _steps,
+}
+
+
+def _markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    first, *others = [f"| {' | '.join(map(in_markdown_table, row))} |" for row in (head, *lines)]
+    return "\n".join([first, "|---" * len(head) + "|", *others, ""])

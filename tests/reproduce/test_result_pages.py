@@ -1,0 +1,94 @@
+"""The pages of docs/results are what their runs say, and these are what today's grids ask for."""
+
+import tarfile
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from secureafl.cli.app import app
+from secureafl.cli.reproduce import _write_page
+from secureafl.defenses import DEFENSES
+from secureafl.experiment import from_mapping
+from secureafl.reproduce.plan import Request, grid_for
+from secureafl.sweep.engines import _one_thread
+from secureafl.sweep.grid import read_grid
+from secureafl.toml import read_toml
+
+ROOT = Path(__file__).parents[2]
+DOCS, RAW = ROOT / "docs", ROOT / "docs/results/raw"
+PAGES = [p for p in sorted(DOCS.rglob("*.md")) if "<!-- end of table -->" in p.read_text()]
+OF_THE_PAPER = ["main", "variants", "alpha", "estimation-error"]
+GRIDS = {  # by archive
+    "attacks": "attacks",
+    "defences": "defences",
+    "robustness-ablation": "robustness/ablation",
+    "robustness-delay": "robustness/delay",
+    "robustness-share": "robustness/share",
+    "robustness-skew": "robustness/skew",
+    "tasks-cifar10": "tasks/cifar10",
+    "tasks-cifar100": "tasks/cifar100",
+    "tasks-tiny_imagenet": "tasks/tiny_imagenet",
+    "tasks-udacity": "tasks/udacity",
+}
+
+
+def unpack(name, folder):
+    with tarfile.open(RAW / f"{name}.tar.gz") as packed:
+        packed.extractall(folder, filter="data")
+    return folder / name
+
+
+def request_of(name):
+    return Request(name, seeds="0-2", device="cuda", data_dir="data/fashion-mnist")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_tables_of_a_page_come_from_its_runs(page):
+    done = CliRunner().invoke(app, ["table", "--check", str(page)])
+    assert done.exit_code == 0, done.output
+
+
+def test_all_pages_of_runs_are_among_them():
+    assert {"attacks", "defences", "tasks", "robustness"} <= {page.stem for page in PAGES}
+
+
+@pytest.mark.parametrize("name", OF_THE_PAPER)
+def test_the_papers_tables_come_from_their_cells(name, tmp_path):
+    folder = DOCS / "results/fashion-mnist"
+    cells = unpack(name, tmp_path)
+    _write_page(request_of(name), cells, quiet=True)
+    for suffix in ("md", "html"):
+        made = (cells / f"report/index.{suffix}").read_text()
+        assert made == (folder / f"{name}.{suffix}").read_text()
+
+
+def test_page_of_defences_has_all_of_them():
+    text = (DOCS / "results/defences.md").read_text()
+    others = DEFENSES.keys() - {"secure_afl_hardened"}  # docs/robustness.md is about that
+    assert [name for name in others if f"| {name} | 0" not in text] == []
+
+
+def stored(name, folder):
+    """The experiments of an archive, by cell; a setting that was added since has its default."""
+    cells = unpack(name, folder)
+    return {p.name: from_mapping(read_toml(p / "experiment.toml")) for p in cells.iterdir()}
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_stored_cells_are_those_of_their_grid(name, tmp_path):
+    found = stored(name, tmp_path)
+    task = next(iter(found.values())).task
+    changes = {"device": "cuda", "task.data_dir": task.data_dir}
+    wanted = read_grid(ROOT / f"experiments/{GRIDS[name]}.toml").cells(changes)
+    if name != "attacks":  # its other cells are those of the paper's main table
+        assert found.keys() == wanted.keys()
+    assert found == {cell: _one_thread(wanted[cell]) for cell in found}
+
+
+@pytest.mark.parametrize("name", OF_THE_PAPER)
+def test_stored_cells_are_those_of_the_papers_grid(name, tmp_path):
+    found, wanted = stored(name, tmp_path), grid_for(request_of(name)).cells()
+    if name != "estimation-error":  # whose runs are not made by a sweep
+        wanted = {cell: _one_thread(experiment) for cell, experiment in wanted.items()}
+    assert found == wanted
