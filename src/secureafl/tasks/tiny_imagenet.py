@@ -34,7 +34,7 @@ class TinyImagenet(Classification):
 
     def folder(self) -> Path:
         """Where the data set lies."""
-        return find_folder("tiny_imagenet", self.data_dir, "tiny-imagenet-200", "wnids.txt")
+        return find_folder("tiny_imagenet", self.data_dir, ["tiny-imagenet-200/wnids.txt"])
 
     def load(self) -> Data:
         """Read the data set."""
