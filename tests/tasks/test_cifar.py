@@ -53,8 +53,10 @@ def test_cifar100_takes_the_fine_labels(tmp_path, monkeypatch, write):
 
 @pytest.mark.parametrize(
     ("task", "write", "write_pickles"),
-    [(Cifar10, write_cifar10, write_cifar10_pickles)]
-    + [(Cifar100, write_cifar100, write_cifar100_pickles)],
+    [
+        (Cifar10, write_cifar10, write_cifar10_pickles),
+        (Cifar100, write_cifar100, write_cifar100_pickles),
+    ],
 )
 def test_both_layouts_hold_the_same_data_and_the_binary_one_is_preferred(
     tmp_path, task, write, write_pickles

@@ -10,10 +10,10 @@ from typing import Any
 
 from secureafl.core.errors import RunError, SecureAflError
 from secureafl.runs.digest import Digest
+from secureafl.runs.folder import EVENTS, EXPERIMENT, PACE, PROVENANCE, RESULT, read_json
 from secureafl.runs.lines import parse
 from secureafl.runs.pace import Pace
 from secureafl.runs.tail import Block, Tail
-from secureafl.runs.folder import EVENTS, EXPERIMENT, PACE, PROVENANCE, RESULT, read_json
 from secureafl.toml import read_toml
 
 FINISHED, RUNNING, QUIET = "finished", "running", "quiet"
