@@ -113,6 +113,7 @@ def is_file(name, page):
         return True
     ours = re.match(r"(src|tests|docs|scripts|examples|experiments)/", path) or path[-3:] == ".py"
     written = re.escape(path.rpartition("/")[2]).replace(r"\*", '[^/"]*')
+    written = written if "." in path else f"[\"'/ ]{written}[\"'/]"
     return not ours and bool(re.search(written, docs_names.package_text()))
 
 
