@@ -1,4 +1,4 @@
-"""TOML, read with the standard library and written for what an experiment can hold."""
+"""Reading TOML with the standard library, and writing the values that experiments have."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from secureafl.core.errors import ConfigError
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a file."""
+    """Read a TOML file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -24,7 +24,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """The value of `key=text` on a command line; a bare word is a text."""
+    """Parse the value of `key=text` on a command line; a bare word is a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -32,7 +32,7 @@ def parse_value(text: str) -> Any:
 
 
 def write_toml(values: Mapping[str, Any]) -> str:
-    """Plain values first, then one [table] each; tables inside tables are written inline."""
+    """Write plain values first, then one [table] each; nested tables are written inline."""
     plain = [f"{k} = {_inline(v)}" for k, v in values.items() if not isinstance(v, Mapping)]
     tables = [
         "\n".join([f"\n[{name}]", *(f"{k} = {_inline(v)}" for k, v in table.items())])

@@ -1,4 +1,4 @@
-"""Short names that tell runs apart: only the settings that differ between them are spelled out."""
+"""Short labels of runs, made of only those settings in which they differ."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-# These do not make two runs different experiments; the attack decides the scene instead.
+# Settings that labels leave out; the attack and its settings are the scene.
 _SHARED = ("seed", "threads", "device", "attack", "defense.", "task.kind")
 _LONGEST = 60
 
 
 class Labels(NamedTuple):
-    """How one run is called among others."""
+    """The label of one run among others."""
 
     variant: str  # the defence, and what else was set differently
-    scene: str  # what the defence stood against
+    scene: str  # the attack, and on which task if there are several
 
 
 def kind(experiment: Mapping[str, Any], part: str) -> str:
-    """The kind of an experiment's defence, attack or task."""
+    """Return the kind of an experiment's defence, attack or task."""
     found = experiment.get(part, "unknown")
     return str(found.get("kind", "unknown") if isinstance(found, Mapping) else found)
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Every setting under its dotted name, as text."""
+    """Return every setting under its dotted name, as text."""
     flat: dict[str, str] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
@@ -36,12 +36,12 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def as_text(value: Any) -> str:
-    """A setting as a reader would write it."""
+    """Return the value of a setting as text."""
     return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
 
 
 def label_runs(experiments: Sequence[Mapping[str, Any]]) -> list[Labels]:
-    """Labels for runs that are shown together."""
+    """Return labels for runs that are shown together."""
     flat = [flatten(experiment) for experiment in experiments]
     common = [name for name in _varying(flat) if not name.startswith(_SHARED)]
     defenses, attacks, tasks = (
@@ -67,7 +67,7 @@ def label_runs(experiments: Sequence[Mapping[str, Any]]) -> list[Labels]:
 def _own(
     part: str, kinds: Sequence[str], flat: Sequence[Mapping[str, str]]
 ) -> dict[str, list[str]]:
-    """By kind: the settings of a part (`attack.std`, `attack_from`) that differ among its runs."""
+    """Return, by kind, the settings of a part (`attack.std`) that differ among its runs."""
     return {
         wanted: [
             name
@@ -88,7 +88,7 @@ def _told(settings: Mapping[str, str], names: Iterable[str]) -> str:
 
 
 def _joined(parts: Iterable[tuple[str, str]]) -> list[str]:
-    """Labels of bearable length: where too much differs, a number stands for it."""
+    """Join names and settings; where that is too long, a number replaces the settings."""
     labels: list[str] = []
     numbers: dict[str, int] = {}
     for start, told in parts:

@@ -35,13 +35,13 @@ class Layout(NamedTuple):
 
 
 def find_layout(task: str, data_dir: str, layouts: Sequence[Layout]) -> tuple[Path, Layout]:
-    """The folder of the first layout that is there."""
+    """Return the folder of the first layout that is found, and that layout."""
     folder = find_folder(task, data_dir, [f"{one.folder}/{one.train[0]}" for one in layouts])
     return folder, next(one for one in layouts if (folder / one.train[0]).exists())
 
 
 def load_layout(folder: Path, layout: Layout, classes: int, mirrored: bool) -> Data:
-    """The data set in `folder`; with `mirrored`, its mirror images are training samples too."""
+    """Read the data set in `folder`; with `mirrored`, mirror images are training samples too."""
     names = (*layout.train, layout.test)
     *parts, test = (_read_samples(folder / name, layout.label, classes) for name in names)
     images, labels = (torch.cat(column) for column in zip(*parts, strict=True))
@@ -83,7 +83,7 @@ def _unpickle(raw: bytes, key: str) -> tuple[np.ndarray, list[int]]:
 
 
 class _Inert:
-    """An array or its type while it is unpickled: keeps what it is given and does nothing."""
+    """Stands for an array or its type while unpickling: it keeps what it is given, no more."""
 
     def __init__(self, *arguments: object) -> None:
         self.arguments = arguments

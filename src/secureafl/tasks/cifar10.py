@@ -31,7 +31,7 @@ class Cifar10(Classification):
     mirrored: bool = False  # whether mirror images are trained on as well
 
     def folder(self) -> Path:
-        """The folder that holds the data set."""
+        """Return the folder that holds the data set."""
         return find_layout("cifar10", self.data_dir, _LAYOUTS)[0]
 
     def load(self) -> Data:
@@ -40,5 +40,5 @@ class Cifar10(Classification):
         return load_layout(folder, layout, 10, self.mirrored)
 
     def model(self) -> torch.nn.Module:
-        """ResNet-20."""
+        """Return ResNet-20, freshly initialised."""
         return ResNet20(10, self.norm)

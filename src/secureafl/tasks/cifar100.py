@@ -30,7 +30,7 @@ class Cifar100(Classification):
     mirrored: bool = False  # whether mirror images are trained on as well
 
     def folder(self) -> Path:
-        """The folder that holds the data set."""
+        """Return the folder that holds the data set."""
         return find_layout("cifar100", self.data_dir, _LAYOUTS)[0]
 
     def load(self) -> Data:
@@ -39,5 +39,5 @@ class Cifar100(Classification):
         return load_layout(folder, layout, 100, self.mirrored)
 
     def model(self) -> torch.nn.Module:
-        """ResNet-20."""
+        """Return ResNet-20, freshly initialised."""
         return ResNet20(100, self.norm)

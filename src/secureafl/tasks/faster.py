@@ -1,4 +1,4 @@
-"""Gradients that are known by heart: without autograd, where that is slower."""
+"""Gradients of known networks by hand-written kernels, where autograd is slower."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def fast_gradient(
     task: Task, model: nn.Module, weights: Tensor, inputs: Tensor, labels: Tensor
 ) -> Tensor | None:
-    """Of a batch's loss at flat weights; None if autograd must find it."""
+    """Return the gradient of a batch's loss at flat weights, or None if autograd is needed."""
     known = type(model) is PaperCnn and getattr(type(task), "loss", None) is Classification.loss
     if not (known and weights.dtype == inputs.dtype == torch.float32 and on_gpu(weights)):
         return None

@@ -1,4 +1,4 @@
-"""Where data sets lie on this machine."""
+"""The folders in which data sets are looked for."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from secureafl.core.errors import DataError
 
 
 def data_home() -> Path:
-    """The folder of all data sets: `SECUREAFL_DATA`, or `data` where the command runs."""
+    """Return the folder of all data sets: `SECUREAFL_DATA`, or `data` where the command runs."""
     return Path(os.environ.get("SECUREAFL_DATA", "data"))
 
 
 def find_folder(task: str, data_dir: str, wanted: Sequence[str]) -> Path:
-    """The folder of the first of the files `wanted`, which are given as FOLDER/FILE.
+    """Return the folder of the first of the files `wanted`, which are given as FOLDER/FILE.
 
-    The folder may lie in `data_dir`, or be `data_dir` itself; without one it lies in `data_home()`.
+    The folder is one in `data_dir`, or `data_dir` itself; without one it is in `data_home()`.
     """
     home = Path(data_dir).expanduser() if data_dir else data_home()
     if data_dir and not home.is_dir():

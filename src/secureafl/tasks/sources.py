@@ -1,4 +1,4 @@
-"""Where the data sets come from: their own sites, and the checksums these publish."""
+"""The sites that data sets are downloaded from, and the checksums of their files."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from secureafl.core.errors import DataError
 
 
 class Download(NamedTuple):
-    """One file of a data set's site."""
+    """One file to download, and its checksum."""
 
     url: str
     md5: str
 
     @property
     def name(self) -> str:
-        """What the file is called."""
+        """The name of the file."""
         return self.url.rpartition("/")[2]
 
 
 class Source(NamedTuple):
-    """How a data set is fetched and checked."""
+    """How a data set is downloaded and checked."""
 
     page: str  # its home page
-    folder: str  # what it is called in the data folder
+    folder: str  # its name in the data folder
     downloads: tuple[Download, ...] = ()  # archives with that folder, or files that go into it
     files: Mapping[str, str] = {}  # MD5 of the files, before compression, in every layout
-    by_hand: str = ""  # how to get it where nothing can be downloaded
+    by_hand: str = ""  # how to get it if it cannot be downloaded
 
 
 _FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
