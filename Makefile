@@ -9,7 +9,7 @@ help:
 	@echo "make demo      watch SecureAFL beat a poisoning attack (about 4 minutes)"
 	@echo "make demo-deploy  a real server and four real clients, one malicious (about 5 minutes)"
 	@echo "make test      lint and all tests (under 10 minutes on 2 cores)"
-	@echo "make test-all  the slow tests too"
+	@echo "make test-all  the slow tests too, among them sweeps on Ray and submitit and an installed wheel"
 	@echo "make bench     time the server step against the memory floor"
 	@echo "make lint      ruff, pyrefly, import-linter"
 	@echo "make format    let ruff rewrite the code"
@@ -18,7 +18,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || { echo "needs Python 3.11 or newer: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[fast]" --group dev
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[all]" --group dev
 	@touch $@
 
 demo: $(VENV)/ready
@@ -31,7 +31,6 @@ test: lint
 	$(BIN)/pytest
 
 test-all: lint
-	-$(BIN)/pip install --quiet --constraint constraints.txt "flwr[simulation]"  # else its tests are skipped
 	$(BIN)/pytest -m "slow or not slow" --timeout 3600
 
 lint: $(VENV)/ready

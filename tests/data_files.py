@@ -42,23 +42,50 @@ def write_pickle(path, value):
     path.write_bytes(pickle.dumps(value, protocol=2))
 
 
-def write_cifar10(home, count=20):
+def cifar_parts(names, count, classes):
+    """Random images and labels for each file name."""
     rng = np.random.default_rng(0)
-    folder = home / "cifar-10-batches-py"
-    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
-        rows = rng.integers(0, 256, (count, 3072), np.uint8)
-        labels = [k % 10 for k in range(count)]
-        write_pickle(folder / name, {b"data": rows, b"labels": labels})
+    for name in names:
+        yield name, rng.integers(0, 256, (count, 3072), np.uint8), np.arange(count) % classes
+
+
+def write_records(path, rows, *labels):
+    """The binary layout: the label bytes of a sample, then its pixels."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    columns = [np.asarray(column, np.uint8)[:, None] for column in labels]
+    path.write_bytes(np.hstack([*columns, rows]).tobytes())
+
+
+CIFAR10_FILES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
+
+
+def write_cifar10(home, count=20):
+    folder = home / "cifar-10-batches-bin"
+    for name, rows, labels in cifar_parts(CIFAR10_FILES, count, 10):
+        write_records(folder / f"{name}.bin", rows, labels)
     return folder
 
 
 def write_cifar100(home, count=200):
-    rng = np.random.default_rng(0)
+    folder = home / "cifar-100-binary"
+    for name, rows, labels in cifar_parts(("train", "test"), count, 100):
+        write_records(folder / f"{name}.bin", rows, labels // 5, labels)
+    return folder
+
+
+def write_cifar10_pickles(home, count=20):
+    folder = home / "cifar-10-batches-py"
+    for name, rows, labels in cifar_parts(CIFAR10_FILES, count, 10):
+        write_pickle(folder / name, {b"data": rows, b"labels": labels.tolist()})
+    return folder
+
+
+def write_cifar100_pickles(home, count=200):
     folder = home / "cifar-100-python"
-    for name in ("train", "test"):
-        rows = rng.integers(0, 256, (count, 3072), np.uint8)
-        labels = [k % 100 for k in range(count)]
-        write_pickle(folder / name, {b"data": rows, b"fine_labels": labels})
+    for name, rows, labels in cifar_parts(("train", "test"), count, 100):
+        coarse, fine = (labels // 5).tolist(), labels.tolist()
+        content = {b"data": rows, b"coarse_labels": coarse, b"fine_labels": fine}
+        write_pickle(folder / name, content)
     return folder
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from secureafl.runs.query import results_table as results_table
     from secureafl.simulation.simulator import simulate as simulate
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "ArrivalEvent": "secureafl.core.events",

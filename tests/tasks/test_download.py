@@ -78,13 +78,13 @@ def cifar(site, tmp_path):
     folder = write_cifar10(tmp_path / "theirs")
     names = [path.name for path in folder.iterdir()]
     md5 = {name: hashlib.md5((folder / name).read_bytes()).hexdigest() for name in names}
-    archive = site.offer("cifar-10-python.tar.gz", tar_of(folder))
+    archive = site.offer("cifar-10-binary.tar.gz", tar_of(folder))
     return Source("http://home", folder.name, (archive,), md5)
 
 
 @pytest.mark.parametrize("ranges", [True, False])
 def test_broken_download_goes_on_and_ends_with_the_data_set(site, cifar, tmp_path, ranges):
-    home, size = tmp_path / "mine", len(site.files["cifar-10-python.tar.gz"])
+    home, size = tmp_path / "mine", len(site.files["cifar-10-binary.tar.gz"])
     site.cut, site.ranges = size // 3, ranges
     with pytest.raises(DataError, match="goes on where it stopped"):
         list(download(cifar, home))
@@ -160,7 +160,7 @@ def test_command_fetches_a_data_set_once_and_shows_it(site, cifar, tmp_path, mon
     home = tmp_path / "mine"
     home.mkdir()
     missing = invoke("cifar10", "--data-dir", home)
-    assert "there is no cifar-10-batches-py" in missing.stdout
+    assert "there is no cifar-10-batches-bin" in missing.stdout
     assert "secureafl data cifar10 --download" in missing.stdout
     for _ in range(2):
         done = invoke("cifar10", "--download", "--data-dir", home)
@@ -168,8 +168,8 @@ def test_command_fetches_a_data_set_once_and_shows_it(site, cifar, tmp_path, mon
         assert "100 training, 20 test samples" in done.stdout
         assert "as published" in done.stdout
     assert len(site.asked) == 1
-    (home / cifar.folder / "test_batch").write_bytes(
-        (home / cifar.folder / "data_batch_1").read_bytes()
+    (home / cifar.folder / "test_batch.bin").write_bytes(
+        (home / cifar.folder / "data_batch_1.bin").read_bytes()
     )
     assert "other than published" in invoke("cifar10", "--data-dir", home).stdout
 

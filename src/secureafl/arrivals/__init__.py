@@ -1,4 +1,7 @@
-"""Who uploads when, and from which model; the name in a TOML file is the key here."""
+"""Arrival models: which client uploads when, computed on which model version.
+
+The name in a TOML file is the key here.
+"""
 
 from secureafl.arrivals.event_driven import EventDriven
 from secureafl.arrivals.uniform import Uniform

@@ -1,7 +1,7 @@
-"""Clients that join late, leave and return: spells of presence, drawn before training.
+"""Clients that join late, leave and return: periods of presence, drawn before training.
 
 Times are those of the trace: rounds where arrivals are uniform, typical jobs where they are
-event-driven. Spells have no memory (exponential), so two numbers describe them.
+event-driven. Periods are exponentially distributed, so two numbers describe them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Churn:
-    """Everybody is there from the start and for ever, unless told otherwise."""
+    """When clients join and leave; by default all are present from start to end."""
 
     late: float = 0.0  # share of the clients that are away at first
     stay: float = 0.0  # mean time a client stays; 0: for ever
@@ -34,11 +34,11 @@ class Churn:
 
     @property
     def off(self) -> bool:
-        """Whether nobody ever comes or goes."""
+        """Whether all clients are always present."""
         return not (self.late or self.stay)
 
     def first_joins(self, num_clients: int, rng: np.random.Generator) -> Float[np.ndarray, " n"]:
-        """When each client is there for the first time."""
+        """Draw the time at which each client joins first."""
         joins = np.zeros(num_clients)
         if self.late:
             late = rng.permutation(num_clients)[: round(self.late * num_clients)]
@@ -46,15 +46,15 @@ class Churn:
         return joins
 
     def until_leaving(self, rng: np.random.Generator) -> float:
-        """How long a client stays, now that it is there."""
+        """Draw how long a client that has joined stays."""
         return rng.exponential(self.stay) if self.stay else np.inf
 
     def until_return(self, rng: np.random.Generator) -> float:
-        """How long a client is away, now that it has left."""
+        """Draw how long a client that has left is away."""
         return rng.exponential(self.away) if self.away else np.inf
 
     def nobody_left(self, now: int) -> ConfigError:
-        """For a run that cannot go on."""
+        """Return the error for a schedule in which all clients have left for good."""
         remedy = "let them return (away), or stay longer"
         return ConfigError(
             f"churn.stay = {self.stay}: all clients have left by round {now}; {remedy}"

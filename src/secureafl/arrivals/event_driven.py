@@ -1,8 +1,8 @@
-"""Arrivals as in a deployment: every client works at its own pace and answers when it is done.
+"""Arrivals as in a deployment: every client works at its own pace and uploads when it is done.
 
 A client takes the newest model, works for a random time around its own mean, uploads, and is
-given the newest model again. Staleness follows from who is slow; there is no bound on it.
-With churn, a client whose time has come leaves after its upload; when it returns it is given the
+given the newest model again. Staleness follows from the clients' speeds and has no bound.
+With churn, a client that is due to leave does so after its upload; when it returns it is given the
 newest model.
 """
 
@@ -23,7 +23,7 @@ _JOINS = -1  # in place of a version: the client is given its model only now
 
 @dataclass(frozen=True)
 class EventDriven:
-    """Job times are a client's mean times a random factor around 1."""
+    """Draws each job time as the client's mean times a random factor around 1."""
 
     speed_spread: float = 0.5  # sigma of the log-normal that the clients' mean times follow
     job_time: Literal["lognormal", "exponential", "constant"] = "lognormal"
@@ -35,7 +35,7 @@ class EventDriven:
         require(self.job_spread >= 0, "job_spread", self.job_spread, "give 0 or more")
 
     def draw(self, rounds: int, num_clients: int, rng: np.random.Generator) -> Trace:
-        """The schedule."""
+        """Draw the schedule of arrivals."""
         pace = rng.lognormal(0.0, self.speed_spread, num_clients)
         jobs = self._factors(rounds + num_clients, rng)
         work = pace * jobs[:num_clients]  # how long each client's next job takes

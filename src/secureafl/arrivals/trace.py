@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Trace(NamedTuple):
-    """Entry t is the t-th arrival."""
+    """The schedule of arrivals; entry t of each array belongs to the t-th."""
 
     client: Int[np.ndarray, " rounds"]
     version: Int[np.ndarray, " rounds"]  # t - tau: the round whose model the client was given

@@ -12,7 +12,7 @@ EXAMPLE = "Example: secureafl data cifar10 --download"
 _WORDS = {
     True: "as published",
     False: "other than published: a part, or written anew",
-    None: "no checksums are published",
+    None: "no checksums are known",
 }
 
 

@@ -18,7 +18,7 @@ a few clients know. Here the step is a mean, and trust decides the weights (`cor
 
 No root data, no number of attackers to guess.
 
-The SecureAFL project, "Standing where the published rule falls", docs/robustness.md, 2026.
+The SecureAFL project, "Robustness: where the published rule breaks", docs/robustness.md, 2026.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How training samples are dealt out to clients; the name in a TOML file is the key here."""
+"""Partitions of the training samples among clients; the name in a TOML file is the key here."""
 
 from secureafl.partitions.by_recording import ByRecording
 from secureafl.partitions.dirichlet import Dirichlet

@@ -1,6 +1,6 @@
-"""By recording: whole recordings go to the clients, as evenly as their number allows.
+"""By recording: clients hold whole recordings, as evenly as their number allows.
 
-In the paper each client is a company with cars of its own, and learns from what these recorded.
+In the paper each client is a company with cars of its own, and trains on what these recorded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from secureafl.partitions.shards import Shards, rows_of
 
 @dataclass(frozen=True)
 class ByRecording:
-    """Whole recordings."""
+    """Assigns whole recordings to clients."""
 
     def deal(
         self,
@@ -24,7 +24,7 @@ class ByRecording:
         rng: np.random.Generator,
         origin: np.ndarray | None = None,
     ) -> Shards:
-        """Deal the samples out."""
+        """Assign every training sample to a client."""
         if origin is None:
             remedy = 'choose "label_groups", "dirichlet" or "iid"'
             raise ConfigError(f"partition = 'by_recording': the task has no recordings; {remedy}")

@@ -22,7 +22,7 @@ from secureafl.partitions.shards import (
 
 @dataclass(frozen=True)
 class Dirichlet:
-    """Random shares of each label."""
+    """Draws the clients' shares of each label from a Dirichlet distribution."""
 
     concentration: float = 0.5  # small: each label with few clients; large: like IID
 
@@ -37,7 +37,7 @@ class Dirichlet:
         rng: np.random.Generator,
         origin: np.ndarray | None = None,
     ) -> Shards:
-        """Deal the samples out."""
+        """Assign every training sample to a client."""
         require_classes(labels, "dirichlet")
         require_enough(labels, num_clients)
         client = np.empty(len(labels), int)

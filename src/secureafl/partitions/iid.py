@@ -1,4 +1,4 @@
-"""IID: every client holds as many samples, drawn from all of them alike."""
+"""IID: every client holds the same number of samples, drawn uniformly from all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from secureafl.partitions.shards import Shards, require_enough
 
 @dataclass(frozen=True)
 class Iid:
-    """All clients alike."""
+    """Assigns samples uniformly at random."""
 
     def deal(
         self,
@@ -20,7 +20,7 @@ class Iid:
         rng: np.random.Generator,
         origin: np.ndarray | None = None,
     ) -> Shards:
-        """Deal the samples out."""
+        """Assign every training sample to a client."""
         require_enough(labels, num_clients)
         parts = np.array_split(rng.permutation(len(labels)), num_clients)
         return Shards([np.sort(rows) for rows in parts], np.zeros(num_clients, int))

@@ -26,7 +26,7 @@ from secureafl.partitions.shards import (
 
 @dataclass(frozen=True)
 class LabelGroups:
-    """Label groups, mixed."""
+    """Assigns mostly one label to each group of clients."""
 
     degree: float = 0.5  # x; 1 / classes is IID, 1 gives every group its own labels only
 
@@ -40,7 +40,7 @@ class LabelGroups:
         rng: np.random.Generator,
         origin: np.ndarray | None = None,
     ) -> Shards:
-        """Deal the samples out."""
+        """Assign every training sample to a client."""
         require_classes(labels, "label_groups")
         require_enough(labels, num_clients)
         groups = min(int(labels.max()) + 1, num_clients)

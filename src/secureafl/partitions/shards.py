@@ -1,4 +1,4 @@
-"""What a partition makes of the training samples, and what all of them check."""
+"""The result of a partition, and the checks that all partitions share."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class Shards(NamedTuple):
-    """Who holds what."""
+    """The training samples that each client holds."""
 
-    rows: list[Int[np.ndarray, " samples"]]  # of each client
-    group: Int[np.ndarray, " n"]  # clients with the same number hold much the same
+    rows: list[Int[np.ndarray, " samples"]]  # indices of each client's samples
+    group: Int[np.ndarray, " n"]  # clients with the same number hold similar data
 
 
 def require_enough(labels: np.ndarray, num_clients: int) -> None:
@@ -26,19 +26,19 @@ def require_enough(labels: np.ndarray, num_clients: int) -> None:
 
 
 def require_classes(labels: np.ndarray, partition: str) -> None:
-    """Raise if the labels are numbers."""
+    """Raise if the labels are real numbers, as in a regression."""
     if labels.dtype.kind == "f":
         remedy = 'choose "by_recording" or "iid"'
         raise ConfigError(f"partition = {partition!r}: the task has no classes; {remedy}")
 
 
 def fill_idle_clients(client: np.ndarray, num_clients: int) -> None:
-    """Give each client without a sample one of the richest client's."""
+    """Move one sample of the largest client to each client that has none."""
     for poor in np.flatnonzero(np.bincount(client, minlength=num_clients) == 0):
         rich = np.bincount(client, minlength=num_clients).argmax()
         client[np.flatnonzero(client == rich)[0]] = poor
 
 
 def rows_of(client: np.ndarray, num_clients: int) -> list[np.ndarray]:
-    """The samples of each client, from the client of each sample."""
+    """Return the indices of each client's samples, given the client of each sample."""
     return [np.flatnonzero(client == i) for i in range(num_clients)]

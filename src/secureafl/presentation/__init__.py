@@ -1,1 +1,1 @@
-"""What pages, figures and the terminal share: colours, the style sheet, labels of runs."""
+"""Colours, style sheet, figure style and labels of runs, shared by pages and figures."""

@@ -1,4 +1,4 @@
-"""How all pictures look: on paper and on screen, whatever a host program has set."""
+"""The style of all figures, independent of what a host program has set."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _STYLE = {
 
 @contextlib.contextmanager
 def our_style() -> Iterator[None]:
-    """Inside, figures have the package's style."""
-    # The context puts back what a host program had set; its settings do not reach the figure.
+    """Give figures that are made inside this context the package's style."""
+    # The context restores what a host program had set; its settings do not affect the figure.
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_STYLE)

@@ -1,6 +1,6 @@
-"""The look that all pages and pictures share: colours, the style sheet, what metrics mean.
+"""Colours, style sheet and descriptions of metrics that all pages and figures share.
 
-Colours are Okabe and Ito's, told apart by colour-blind readers; shapes say the same once more.
+Colours are Okabe and Ito's, which colour-blind readers can distinguish; shapes repeat them.
 """
 
 from importlib import resources
@@ -16,7 +16,7 @@ MEANINGS = {
 
 
 def style_sheet() -> str:
-    """The CSS every page begins with."""
+    """Return the CSS that every page begins with."""
     return (
         resources.files("secureafl.presentation").joinpath("style.css").read_text(encoding="utf-8")
     )

@@ -1,4 +1,4 @@
-"""What is learnt; the name in a TOML file is the key here."""
+"""Tasks: a data set, a model, a loss and metrics; the name in a TOML file is the key here."""
 
 from secureafl.tasks.cifar10 import Cifar10
 from secureafl.tasks.cifar100 import Cifar100

@@ -11,31 +11,34 @@ from pathlib import Path
 import torch
 
 from secureafl.core.types import Data
-from secureafl.tasks.cifar import load_batches
+from secureafl.tasks.cifar import Layout, find_layout, load_layout
 from secureafl.tasks.classification import Classification
 from secureafl.tasks.models.resnet import Norm, ResNet20
-from secureafl.tasks.places import find_folder
 
-_TRAIN = tuple(f"data_batch_{i}" for i in range(1, 6))
+_BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
+_LAYOUTS = (
+    Layout("cifar-10-batches-bin", tuple(f"{name}.bin" for name in _BATCHES), "test_batch.bin", 1),
+    Layout("cifar-10-batches-py", _BATCHES, "test_batch", "labels"),
+)
 
 
 @dataclass(frozen=True)
 class Cifar10(Classification):
     """CIFAR-10 with ResNet-20."""
 
-    data_dir: str = ""  # folder of cifar-10-batches-py
+    data_dir: str = ""  # folder of cifar-10-batches-bin or cifar-10-batches-py
     norm: Norm = "batch"
     mirrored: bool = False  # whether mirror images are trained on as well
 
     def folder(self) -> Path:
-        """Where the data set lies."""
-        return find_folder("cifar10", self.data_dir, "cifar-10-batches-py", _TRAIN[0])
+        """Return the folder that holds the data set."""
+        return find_layout("cifar10", self.data_dir, _LAYOUTS)[0]
 
     def load(self) -> Data:
         """Read the data set."""
-        folder = self.folder()
-        return load_batches(folder, _TRAIN, "test_batch", "labels", 10, self.mirrored)
+        folder, layout = find_layout("cifar10", self.data_dir, _LAYOUTS)
+        return load_layout(folder, layout, 10, self.mirrored)
 
     def model(self) -> torch.nn.Module:
-        """ResNet-20."""
+        """Return ResNet-20, freshly initialised."""
         return ResNet20(10, self.norm)

@@ -11,29 +11,33 @@ from pathlib import Path
 import torch
 
 from secureafl.core.types import Data
-from secureafl.tasks.cifar import load_batches
+from secureafl.tasks.cifar import Layout, find_layout, load_layout
 from secureafl.tasks.classification import Classification
 from secureafl.tasks.models.resnet import Norm, ResNet20
-from secureafl.tasks.places import find_folder
+
+_LAYOUTS = (
+    Layout("cifar-100-binary", ("train.bin",), "test.bin", 2),
+    Layout("cifar-100-python", ("train",), "test", "fine_labels"),
+)
 
 
 @dataclass(frozen=True)
 class Cifar100(Classification):
     """CIFAR-100, its fine labels, with ResNet-20."""
 
-    data_dir: str = ""  # folder of cifar-100-python
+    data_dir: str = ""  # folder of cifar-100-binary or cifar-100-python
     norm: Norm = "batch"
     mirrored: bool = False  # whether mirror images are trained on as well
 
     def folder(self) -> Path:
-        """Where the data set lies."""
-        return find_folder("cifar100", self.data_dir, "cifar-100-python", "train")
+        """Return the folder that holds the data set."""
+        return find_layout("cifar100", self.data_dir, _LAYOUTS)[0]
 
     def load(self) -> Data:
         """Read the data set."""
-        folder = self.folder()
-        return load_batches(folder, ["train"], "test", "fine_labels", 100, self.mirrored)
+        folder, layout = find_layout("cifar100", self.data_dir, _LAYOUTS)
+        return load_layout(folder, layout, 100, self.mirrored)
 
     def model(self) -> torch.nn.Module:
-        """ResNet-20."""
+        """Return ResNet-20, freshly initialised."""
         return ResNet20(100, self.norm)

@@ -1,4 +1,4 @@
-"""What all tasks with classes share."""
+"""The loss and the metric that all classification tasks share."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from torch.nn.functional import cross_entropy
 
 
 class Classification:
-    """Base of the tasks with classes: loss and metric."""
+    """Base class of classification tasks."""
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Cross entropy."""
+        """Return the mean cross entropy of a batch."""
         return cross_entropy(outputs, labels)
 
     def metrics(self, outputs: Tensor, labels: Tensor) -> dict[str, float]:
-        """Test error rate."""
+        """Return the test error rate (TER), the share of wrong predictions."""
         return {"ter": float((outputs.argmax(dim=1) != labels).double().mean())}

@@ -1,4 +1,4 @@
-"""Data sets from their sites: resumed where it stopped, checked, and there as a whole or not."""
+"""Downloads of data sets: resumed after a stop, checked, and in place as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _ARCHIVES = (".tar.gz", ".zip")
 
 
 class Step(NamedTuple):
-    """How far one file is."""
+    """The progress of one file, in bytes."""
 
     file: str
     done: int
-    total: int | None  # None while nobody knows
+    total: int | None  # None while unknown
 
 
 def download(source: Source, home: Path) -> Iterator[Step]:
-    """Fetch a data set into `home`; yields as bytes come in.
+    """Download a data set into `home`; yields the progress as bytes arrive.
 
-    What was fetched before a stop is kept in `NAME.part`, and the next call goes on from there.
+    What arrived before a stop is kept in `NAME.part`, and the next call continues from there.
     """
     try:
         home.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def _fetched(file: Download, folder: Path) -> Iterator[Step]:
 
 
 def _received(file: Download, part: Path) -> Iterator[Step]:
-    """Append what is missing to the part there is."""
+    """Download the missing bytes and append them to `part`."""
     have = part.stat().st_size if part.exists() else 0
     asked = urllib.request.Request(file.url, headers={"Range": f"bytes={have}-"} if have else {})
     try:

@@ -36,7 +36,7 @@ class FashionMnist(Classification):
     cnn: Size = "140k"  # parameters; the wider ones are for tables of running times
 
     def folder(self) -> Path:
-        """Where the data set lies."""
+        """Return the folder that holds the data set."""
         return self._find()[0]
 
     def load(self) -> Data:
@@ -50,7 +50,7 @@ class FashionMnist(Classification):
         return _data(arrays, folder, source)
 
     def model(self) -> torch.nn.Module:
-        """The paper's CNN."""
+        """Return the paper's CNN, freshly initialised."""
         return paper_cnn(self.cnn)
 
     def _find(self) -> tuple[Path, str]:

@@ -16,13 +16,13 @@ _LARGEST = 1 << 31  # bytes; a damaged header must not ask for more
 
 
 def find_idx(folder: Path, stem: str) -> Path | None:
-    """The file called `stem` in `folder`, gzipped or not."""
+    """Return the file called `stem` in `folder`, gzipped or not."""
     candidates = (folder / f"{stem}.gz", folder / stem)
     return next((path for path in candidates if path.is_file()), None)
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """The array of unsigned bytes in an IDX file."""
+    """Read the array of unsigned bytes in an IDX file."""
     try:
         raw = path.read_bytes()
         if path.suffix == ".gz":

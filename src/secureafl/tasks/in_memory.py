@@ -1,4 +1,4 @@
-"""A data set of tensors, checked: what every task's `load` ends with."""
+"""Data sets held in memory as tensors: every task's `load` checks and returns one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CHUNK = 1000  # samples at a time, so that statistics of a large set need littl
 def from_tensors(
     train: Samples, test: Samples, source: str, train_origin: Tensor | None = None
 ) -> Data:
-    """Samples in memory; inputs are standardised per channel (their second axis) when used.
+    """Make a data set of tensors; inputs are standardised per channel (second axis) when used.
 
     Images stay bytes. Inputs of other whole numbers, such as tokens, are left alone. Labels are
     whole numbers from 0 (classes), or floats (a regression).
@@ -44,13 +44,13 @@ def from_tensors(
 
 
 def with_mirrors(samples: Samples) -> Samples:
-    """All images, and after them all again as a mirror shows them."""
+    """Append the mirror image of every image, with the same label."""
     images, labels = samples
     return torch.cat([images, images.flip(-1)]), labels.repeat(2)
 
 
 def from_datasets(train: Dataset, test: Dataset, source: str) -> Data:
-    """Map-style data sets whose items are (input, label), read once into memory."""
+    """Read map-style data sets, whose items are (input, label), into memory."""
     return from_tensors(_stacked(train), _stacked(test), source)
 
 
@@ -78,7 +78,7 @@ def _check(inputs: Tensor, labels: Tensor, what: str) -> None:
 
 
 def _statistics(inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of each channel, with bytes counted as 0 to 1."""
+    """Return mean and standard deviation of each channel, with bytes scaled to 0 to 1."""
     channels = inputs.shape[1] if inputs.dim() > 1 else 1
     if inputs.dtype == torch.uint8:
         counts = np.zeros((channels, 256), np.int64)
@@ -92,7 +92,7 @@ def _statistics(inputs: Tensor) -> tuple[Tensor, Tensor]:
         mean, std = columns.mean(dim=(0, 2)).numpy(), columns.std(dim=(0, 2), correction=0).numpy()
     else:
         mean, std = np.zeros(channels), np.ones(channels)
-    std = np.where(std > 0, std, 1)  # what never changes is not divided by 0
+    std = np.where(std > 0, std, 1)  # a constant channel is not divided by 0
     return torch.from_numpy(mean).float(), torch.from_numpy(std).float()
 
 

@@ -1,4 +1,4 @@
-"""Folders of JPEG files as one array, decoded once and kept beside the files."""
+"""Folders of JPEG files, decoded once into an array that is cached beside the files."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SIDE = 64  # pixels
 def read_jpegs(
     files: Sequence[Path], folder: Path, prepare: Callable[[Image], Image]
 ) -> np.ndarray:
-    """RGB images of 64 x 64 pixels, in the files' order: bytes of shape (files, 3, 64, 64).
+    """Return RGB images of 64 x 64 pixels, in the files' order: bytes of shape (files, 3, 64, 64).
 
-    `prepare` makes an image that large. The array is kept in `folder`, if that can be written to,
-    under a name made of the files' names, sizes and times and of its own checksum; so what changed
-    is decoded anew.
+    `prepare` brings an image to that size. The array is cached in `folder`, if that is writable,
+    under a name made of the files' names, sizes and times and of its own checksum, so changed
+    files are decoded anew.
     """
     key = _key(files, folder)
     kept = _kept(folder, key, len(files))

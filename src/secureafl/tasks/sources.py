@@ -1,4 +1,4 @@
-"""Where the data sets come from: their own sites, and the checksums these publish."""
+"""The sites that data sets are downloaded from, and the checksums of their files."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from secureafl.core.errors import DataError
 
 
 class Download(NamedTuple):
-    """One file of a data set's site."""
+    """One file to download, and its checksum."""
 
     url: str
     md5: str
 
     @property
     def name(self) -> str:
-        """What the file is called."""
+        """The name of the file."""
         return self.url.rpartition("/")[2]
 
 
 class Source(NamedTuple):
-    """How a data set is fetched and checked."""
+    """How a data set is downloaded and checked."""
 
     page: str  # its home page
-    folder: str  # what it is called in the data folder
+    folder: str  # its name in the data folder
     downloads: tuple[Download, ...] = ()  # archives with that folder, or files that go into it
-    files: Mapping[str, str] = {}  # MD5 of what the folder then holds, before any compression
-    by_hand: str = ""  # how to get it where nothing can be downloaded
+    files: Mapping[str, str] = {}  # MD5 of the files, before compression, in every layout
+    by_hand: str = ""  # how to get it if it cannot be downloaded
 
 
 _FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
@@ -56,9 +56,15 @@ SOURCES = {
     ),
     "cifar10": Source(
         f"{_CIFAR}cifar.html",
-        "cifar-10-batches-py",
-        (Download(f"{_CIFAR}cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a"),),
+        "cifar-10-batches-bin",
+        (Download(f"{_CIFAR}cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),),
         {
+            "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
+            "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
+            "data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
+            "data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
+            "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
+            "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
             "data_batch_1": "c99cafc152244af753f735de768cd75f",
             "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
             "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
@@ -69,9 +75,11 @@ SOURCES = {
     ),
     "cifar100": Source(
         f"{_CIFAR}cifar.html",
-        "cifar-100-python",
-        (Download(f"{_CIFAR}cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85"),),
+        "cifar-100-binary",
+        (Download(f"{_CIFAR}cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),),
         {
+            "train.bin": "6172c7755cfe09b2fe270c85cebc1b15",
+            "test.bin": "4499cfba6c016c1be1438163640a0898",
             "train": "16019d7e3df5f24257cddd939b257f8d",
             "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
         },
@@ -96,14 +104,13 @@ SOURCES = {
 
 
 def as_published(source: Source, folder: Path) -> bool | None:
-    """Whether the folder holds what the site published; None where it gives no checksums."""
-    if not source.files:
-        return None
-    return all(_md5_of(folder, name) == md5 for name, md5 in source.files.items())
+    """Whether the folder holds what the site published; None where no checksum is known."""
+    held = [(folder / name, folder / f"{name}.gz", md5) for name, md5 in source.files.items()]
+    held = [(plain, gz, md5) for plain, gz, md5 in held if plain.is_file() or gz.is_file()]
+    return all(_md5_of(plain, gz) == md5 for plain, gz, md5 in held) if held else None
 
 
-def _md5_of(folder: Path, name: str) -> str:
-    plain, packed = folder / name, folder / f"{name}.gz"
+def _md5_of(plain: Path, packed: Path) -> str:
     try:
         raw = gzip.decompress(packed.read_bytes()) if packed.is_file() else plain.read_bytes()
     except (OSError, EOFError, zlib.error) as error:

@@ -33,8 +33,8 @@ class TinyImagenet(Classification):
     mirrored: bool = False  # whether mirror images are trained on as well
 
     def folder(self) -> Path:
-        """Where the data set lies."""
-        return find_folder("tiny_imagenet", self.data_dir, "tiny-imagenet-200", "wnids.txt")
+        """Return the folder that holds the data set."""
+        return find_folder("tiny_imagenet", self.data_dir, ["tiny-imagenet-200/wnids.txt"])
 
     def load(self) -> Data:
         """Read the data set."""
@@ -48,7 +48,7 @@ class TinyImagenet(Classification):
         return from_tensors(with_mirrors(train) if self.mirrored else train, test, str(folder))
 
     def model(self) -> torch.nn.Module:
-        """ResNet-20."""
+        """Return ResNet-20, freshly initialised."""
         return ResNet20(_CLASSES, self.norm)
 
 

@@ -1,8 +1,8 @@
 """Udacity: the steering angle from what a car's camera sees in Udacity's simulator.
 
 A recording is a folder the simulator wrote: `driving_log.csv` and the pictures in `IMG/`. Each
-recording stands for a company's car; its last fifth is test data. Of a picture of 320 x 160 pixels
-the rows from 60 to 135 are taken, without sky and bonnet, and shrunk to 64 x 64.
+recording represents the car of one company; its last fifth is test data. Of a picture of 320 x 160
+pixels the rows from 60 to 135 are taken, without sky and bonnet, and shrunk to 64 x 64.
 
 Udacity, "Self-driving car simulator", 2016.
 """
@@ -37,7 +37,7 @@ _USUAL = 0.3  # standard deviation of steering angles, which lie between -1 and 
 
 
 class Frame(NamedTuple):
-    """One picture and what the driver did."""
+    """One camera image and the steering angle at that time."""
 
     picture: Path
     steering: float
@@ -45,14 +45,14 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True)
 class Udacity:
-    """Steering angle with ResNet-20."""
+    """Regression of the steering angle with ResNet-20."""
 
     data_dir: str = ""  # folder of recordings, or one recording
     norm: Norm = "batch"
     mirrored: bool = False  # whether mirror images, steered the other way, are trained on as well
 
     def folder(self) -> Path:
-        """Where the recordings lie."""
+        """Return the folder that holds the recordings."""
         return self._find()[0]
 
     def load(self) -> Data:
@@ -71,15 +71,15 @@ class Udacity:
         return from_tensors(train, test, f"{folder}, {len(logs)} recordings", origin)
 
     def model(self) -> nn.Module:
-        """ResNet-20 with a single output."""
+        """Return ResNet-20 with a single output, freshly initialised."""
         return nn.Sequential(ResNet20(1, self.norm), _Eighth(), nn.Flatten(0))
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Mean squared error, in usual angles: in plain ones gradients are too short to learn."""
+        """Return the mean squared error in units of the usual deviation, else gradients vanish."""
         return mse_loss(outputs, labels) / _USUAL**2
 
     def metrics(self, outputs: Tensor, labels: Tensor) -> dict[str, float]:
-        """Root mean squared error."""
+        """Return the root mean squared error (RMSE)."""
         return {"rmse": math.sqrt(mse_loss(outputs.double(), labels.double()))}
 
     def _find(self) -> tuple[Path, list[Path]]:
@@ -97,10 +97,10 @@ class Udacity:
 
 
 class _Eighth(nn.Module):
-    """Of what the last layer makes of 64 features.
+    """Divides the output of the last layer, a sum over 64 features, by 8.
 
-    The squared error of a plain sum of them is so steep that steps which are long enough for the
-    other layers do not converge.
+    The squared error of the plain sum is so steep that learning rates which are high enough for
+    the other layers do not converge.
     """
 
     def forward(self, outputs: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ def _with_mirrors(samples: Samples) -> Samples:
 
 
 def _is_late(count: int) -> Tensor:
-    """Which of a recording's frames are its test part."""
+    """Return a mask of a recording's frames that are test data, the last ones."""
     return torch.arange(count) >= count - max(1, round(_TEST_SHARE * count))
 
 

@@ -1,8 +1,8 @@
 """ResNet-20 in its form for small images: 3 stages of 3 blocks with 16, 32 and 64 channels.
 
 Where a stage halves the image, the shortcut takes every second pixel and fills the new channels
-with zeros (the original's option A): it has no parameters, and none of its own to poison. A global
-average ends the network, so it takes images of any size.
+with zeros (the original's option A), so shortcuts have no parameters. Global average pooling ends
+the network, so it takes images of any size.
 
 He, Zhang, Ren, Sun, "Deep residual learning for image recognition", CVPR 2016.
 """
@@ -18,15 +18,15 @@ from torch.nn.functional import pad, relu
 Norm = Literal["batch", "group"]
 
 _CHANNELS_PER_GROUP = 8
-# Of running statistics. They travel as gradients (`linalg.vectors`). At a learning rate of 0.01 a
-# statistic's is then its plain deviation; with the usual 0.1 it would be ten times as long, and
-# norms and Lipschitz factors would see little else. A mean over about 100 uploads also suits 50
-# clients that hold different labels.
+# Momentum of running statistics, which are uploaded as pseudo-gradients (`linalg.vectors`). At a
+# learning rate of 0.01 a statistic's is then its plain deviation; with the usual 0.1 it would be
+# ten times as large and dominate norms and Lipschitz factors. A mean over about 100 uploads also
+# suits 50 clients that hold different labels.
 _MOMENTUM = 0.01
 
 
 class ResNet20(nn.Module):
-    """Images of any size to `outputs` numbers each."""
+    """ResNet-20, from images of any size to `outputs` numbers each."""
 
     def __init__(self, outputs: int, norm: Norm = "batch") -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class ResNet20(nn.Module):
         self.last = nn.Linear(64, outputs)
 
     def forward(self, images: Tensor) -> Tensor:
-        """One row per image."""
+        """Return one row of outputs per image."""
         # With the channels innermost convolutions are faster, on CPUs and on GPUs.
         images = images.to(memory_format=torch.channels_last)
         found = self.blocks(relu(self.norm(self.first(images))))
@@ -74,5 +74,5 @@ def _norm(norm: Norm, channels: int) -> nn.Module:
     if norm == "group":
         return nn.GroupNorm(channels // _CHANNELS_PER_GROUP, channels)
     made = nn.BatchNorm2d(channels, momentum=_MOMENTUM)
-    made.num_batches_tracked = None  # with a momentum nobody asks for it
+    made.num_batches_tracked = None  # not used with a momentum
     return made
