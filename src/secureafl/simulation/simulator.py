@@ -211,9 +211,10 @@ class Simulation:
     def _start_engine(self) -> None:
         seed, poison = self.experiment.seed, self._attackers.poison_batch
         parts = (self._clients, poison, self._server, self._jobs, seed)
-        on_host = has_trait(self._server.defense, "on_host")
-        recorded = self.device.type == "cuda" and not on_host
-        self._engine = Replayed(*parts, self._state) if recorded else Eager(*parts)
+        self._engine = Replayed(*parts, self._state) if self._can_record() else Eager(*parts)
+
+    def _can_record(self) -> bool:
+        return self.device.type == "cuda" and not has_trait(self._server.defense, "on_host")
 
     def _evaluate(self) -> EvaluationEvent:
         return evaluation_event(self.round, self.weights, self._clients, self._attackers)
