@@ -85,7 +85,7 @@ class Entry(NamedTuple):
 class Inner(NamedTuple):
     """Inner products of what is remembered (last upload, base, more), float64; a row per client.
 
-    The last upload's are only those with itself, the others 0: nobody asks.
+    The last upload's are only those with itself; the others are 0, for nothing uses them.
     """
 
     vectors: Float[Tensor, "n parts parts"]  # of a client's vectors with each other
