@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from secureafl.core.errors import ConfigError
+from secureafl.core.flat_model import call_flat, flatten, mixes_samples, train_flat
 from secureafl.core.types import Data
-from secureafl.linalg.vectors import call_flat, flatten, mixes_samples, train_flat
 from secureafl.tasks.faster import fast_gradient
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Clients:
     """Updates and test outputs of flat models."""
 
     def __init__(self, task: Task, data: Data, model: nn.Module, training: Training) -> None:
-        """Everything given lies on one device."""
+        """All tensors must be on one device."""
         self.task, self.data, self.model, self.training = task, data, model, training
         white = 255 if data.train_inputs.dtype == torch.uint8 else 1
         self._mean, self._std = white * data.pixel_mean, white * data.pixel_std
@@ -165,16 +165,4 @@ def _repeatable() -> AbstractContextManager[None]:
     """Same bits at every run on a GPU; convolutions in TF32, PyTorch's default, and much faster."""
     return torch.backends.cudnn.flags(
         enabled=True, benchmark=False, deterministic=True, allow_tf32=True
-    )
-
-
-def on_device(data: Data, device: torch.device) -> Data:
-    """The data set with its tensors moved."""
-    return data._replace(
-        train_inputs=data.train_inputs.to(device),
-        train_labels=data.train_labels.to(device),
-        test_inputs=data.test_inputs.to(device),
-        test_labels=data.test_labels.to(device),
-        pixel_mean=data.pixel_mean.to(device),
-        pixel_std=data.pixel_std.to(device),
     )
