@@ -43,10 +43,12 @@ class Dnc:
         require(self.iterations >= 1, "iterations", self.iterations, "give 1 or more")
         require(self.sampled >= 1, "sampled", self.sampled, "give 1 coordinate or more")
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> Int[Tensor, ""]:
         return torch.zeros((), dtype=torch.int64, device=weights.device)
 
-    def aggregate(self, state, values, present):
+    def aggregate(
+        self, state: Int[Tensor, ""], values: Float[Tensor, "n d"], present: Bool[Tensor, " n"]
+    ) -> tuple[Float[Tensor, " d"], Int[Tensor, ""]]:
         rows, count = masked(values, present), present.sum()
         malicious = assumed_malicious(count, self.share)
         left_out = torch.ceil(malicious.double() * self.removed - 1e-9).long()

@@ -8,13 +8,20 @@ Cao, Fang, Liu, Gong, "FLTrust: Byzantine-robust federated learning via trust bo
 NDSS 2021.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from secureafl.core.errors import ConfigError
 from secureafl.linalg.rows import directions, masked, weighted_mean
 from secureafl.linalg.vectors import exact_norm
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -23,13 +30,21 @@ class FlTrust:
 
     needs_root_data = True
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> tuple[()]:
         return ()
 
-    def aggregate(self, state, values, present):
+    def aggregate(
+        self, state: tuple[()], values: Float[Tensor, "n d"], present: Bool[Tensor, " n"]
+    ) -> tuple[Float[Tensor, " d"], tuple[()]]:
         raise ConfigError("fltrust: it needs clean samples of the server's own (trusted)")
 
-    def aggregate_trusted(self, state, values, present, trusted_gradient):
+    def aggregate_trusted(
+        self,
+        state: tuple[()],
+        values: Float[Tensor, "n d"],
+        present: Bool[Tensor, " n"],
+        trusted_gradient: Float[Tensor, " d"],
+    ) -> tuple[Float[Tensor, " d"], tuple[()]]:
         own = exact_norm(trusted_gradient)
         units, unit = directions(masked(values, present)), directions(trusted_gradient[None])[0]
         trust = torch.where(present, (units @ unit).double().clamp(min=0), 0)

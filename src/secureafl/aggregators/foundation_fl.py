@@ -11,7 +11,7 @@ aggregation rules?", NDSS 2025.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -30,13 +30,19 @@ if TYPE_CHECKING:
 class FoundationFl(Wrapper):
     """The inner rule over the clients and copies of the most central one."""
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> Any:
         return self.inner.init(num_clients + num_clients // 2, weights)
 
-    def forget(self, state, client):
+    def forget(self, state: Any, client: Int[Tensor, ""]) -> Any:
         return forget(self.inner, state, client)
 
-    def aggregate_trusted(self, state, values, present, trusted_gradient):
+    def aggregate_trusted(
+        self,
+        state: Any,
+        values: Float[Tensor, "n d"],
+        present: Bool[Tensor, " n"],
+        trusted_gradient: Float[Tensor, " d"] | None,
+    ) -> tuple[Float[Tensor, " d"], Any]:
         central = row(masked(values, present), _most_central(values, present))
         copies = len(values) // 2
         place = torch.arange(copies, device=values.device)

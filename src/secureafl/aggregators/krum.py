@@ -36,10 +36,12 @@ class Krum:
     def __post_init__(self) -> None:
         require_minority("share", self.share)
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> tuple[()]:
         return ()
 
-    def aggregate(self, state, values, present):
+    def aggregate(
+        self, state: tuple[()], values: Float[Tensor, "n d"], present: Bool[Tensor, " n"]
+    ) -> tuple[Float[Tensor, " d"], tuple[()]]:
         malicious = assumed_malicious(present.sum(), self.share)
         scores = krum_scores(*neighbours(values, present), present, malicious)
         return row(masked(values, present), scores.argmin()), state

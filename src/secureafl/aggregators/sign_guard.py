@@ -43,10 +43,12 @@ class SignGuard:
         require(2 < self.longest < torch.inf, "longest", self.longest, "give a factor above 2")
         require(0 < self.sampled <= 1, "sampled", self.sampled, "give a share above 0, at most 1")
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> Int[Tensor, ""]:
         return torch.zeros((), dtype=torch.int64, device=weights.device)
 
-    def aggregate(self, state, values, present):
+    def aggregate(
+        self, state: Int[Tensor, ""], values: Float[Tensor, "n d"], present: Bool[Tensor, " n"]
+    ) -> tuple[Float[Tensor, " d"], Int[Tensor, ""]]:
         rows = masked(values, present)
         lengths = exact_norm(rows)
         typical = median_of(lengths, present)

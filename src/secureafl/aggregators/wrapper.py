@@ -20,7 +20,9 @@ class Wrapper(ABC):
 
     inner: Aggregator = field(default_factory=Median)
 
-    def aggregate(self, state, values, present):
+    def aggregate(
+        self, state: Any, values: Float[Tensor, "n d"], present: Bool[Tensor, " n"]
+    ) -> tuple[Float[Tensor, " d"], Any]:
         return self.aggregate_trusted(state, values, present, None)
 
     @abstractmethod

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from secureafl.aggregators.mean import Mean
-from secureafl.attacks.blending import blended, no_colluders
+from secureafl.attacks.blending import Colluders, blended, no_colluders
 from secureafl.attacks.evasion import ask_defense, pass_filter
 from secureafl.attacks.median_push import MOST, lie, smallest_best, survey
 from secureafl.core.errors import require
@@ -27,10 +27,17 @@ from secureafl.defenses.secure_afl import SecureAfl, estimates
 from secureafl.defenses.secure_afl_hardened import SecureAflHardened
 
 if TYPE_CHECKING:
+    from jaxtyping import Float, Int, Shaped
     from torch import Tensor
 
     from secureafl.core.protocols import Defense
-    from secureafl.core.types import ClientGradients, ServerSnapshot
+    from secureafl.core.types import (
+        Arrival,
+        AttackContext,
+        AttackerView,
+        ClientGradients,
+        ServerSnapshot,
+    )
 
 
 @dataclass(frozen=True)
@@ -50,14 +57,24 @@ class Adaptive:
         remedy = "give a share above 0, at most 1"
         require(0 < self.strength <= 1, "strength", self.strength, remedy)
 
-    def init(self, context):
+    def init(self, context: AttackContext) -> Colluders:
         return no_colluders(context)
 
-    def poison_batch(self, state, inputs, labels, attacker_index):
+    def poison_batch(
+        self,
+        state: Colluders,
+        inputs: Shaped[Tensor, " b *sample"],
+        labels: Shaped[Tensor, " b"],
+        attacker_index: Int[Tensor, ""],
+    ) -> tuple[Shaped[Tensor, " b *sample"], Shaped[Tensor, " b"]]:
         return inputs, labels
 
-    def poison_update(self, state, arrival, view):
-        defense, kept = view.snapshot[:2]
+    def poison_update(
+        self, state: Colluders, arrival: Arrival, view: AttackerView
+    ) -> tuple[Float[Tensor, " d"], Colluders]:
+        assert view.clients is not None
+        assert view.snapshot is not None
+        defense, kept, _ = view.snapshot
         if isinstance(defense, SecureAflHardened):
             return blended(defense, kept, state, arrival.gradient, view, self.strength)
         values, honest = _honest_values(view.clients, view.snapshot)

@@ -18,7 +18,7 @@ import torch
 
 from secureafl.core.errors import require
 from secureafl.core.shares import whole_clients
-from secureafl.core.types import Arrival, Decision
+from secureafl.core.types import Arrival, Decision, ServerView
 from secureafl.core.uploads import Uploads, no_uploads, with_upload, without_uploads
 from secureafl.linalg.vectors import clipped, exact_norm, exactly_scaled, row, set_row
 
@@ -64,7 +64,7 @@ class Kardam:
         require(self.decay >= 0, "decay", self.decay, "give 0 (no dampening) or more")
         require(self.clip_norm > 0, "clip_norm", self.clip_norm, "give a norm above 0")
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> State:
         malicious = _malicious(self.malicious_share, num_clients)
         whole = {"dtype": torch.int64, "device": weights.device}
         return State(
@@ -77,7 +77,7 @@ class Kardam:
             torch.zeros((), **whole),
         )
 
-    def step(self, state, arrival, server):
+    def step(self, state: State, arrival: Arrival, server: ServerView) -> tuple[Decision, State]:
         blind = ~(state.count > 0).any()
         radius = torch.where(blind, self.clip_norm, exact_norm(arrival.gradient))
         arrival = arrival._replace(gradient=clipped(arrival.gradient, radius))
@@ -94,7 +94,7 @@ class Kardam:
         state = _after(state, arrival, passed, accepted)
         return Decision(accepted, accepted, direction, scores, "filter"), state
 
-    def forget(self, state, client):
+    def forget(self, state: State, client: Int[Tensor, ""]) -> State:
         index = client.view(1)
         state.factors.index_fill_(0, index, -torch.inf)
         state.count.index_fill_(0, index, 0)

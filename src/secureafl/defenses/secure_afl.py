@@ -44,7 +44,7 @@ from secureafl.linalg.quantile import History, no_history
 from secureafl.linalg.vectors import exactly_scaled, row, scaled, zero_unless
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Float, Int
     from torch import Tensor
 
 
@@ -84,7 +84,7 @@ class SecureAfl:
         """Whether clients may count by their samples; the filter and the estimates do not care."""
         return not self.estimate or isinstance(self.aggregator, WeightedRule)
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> State:
         return State(
             no_memory(num_clients, OWN + self.estimator.slots, weights),
             no_uploads(num_clients, weights) if self.rejected == "reference" else (),
@@ -93,7 +93,7 @@ class SecureAfl:
             self.aggregator.init(num_clients, weights),
         )
 
-    def step(self, state, arrival, server):
+    def step(self, state: State, arrival: Arrival, server: ServerView) -> tuple[Decision, State]:
         secant = tiled_secant_products(state.memory, arrival)
         # Of the client's last upload, whatever became of that.
         last = secant_products(state.reference, arrival) if state.reference else secant
@@ -116,7 +116,7 @@ class SecureAfl:
         bounded = self.estimate  # `after_step` saw to it
         return Decision(accepted, ready, direction, scores, "lipschitz", bounded), state
 
-    def forget(self, state, client):
+    def forget(self, state: State, client: Int[Tensor, ""]) -> State:
         return State(
             without_client(state.memory, client),
             state.reference and without_uploads(state.reference, client),
