@@ -5,10 +5,14 @@
 
 import os
 
-import pytest
-import torch
-from command import Cli
-from hypothesis import HealthCheck, settings
+import shapes
+
+shapes.install()  # before anything imports the package
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+from command import Cli  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
 
 torch.set_num_threads(1)  # two test processes share few cores
 

@@ -1,4 +1,5 @@
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,7 @@ from secureafl.experiment import (
     with_settings,
     write_experiment,
 )
-from secureafl.settings import short_name
+from secureafl.settings import RENAMED, refuse_old_names, short_name
 from secureafl.toml import parse_value, read_toml, write_toml
 
 
@@ -75,6 +76,27 @@ def test_settings_without_a_kind_are_the_defaults():
 def test_setting_of_another_kind_than_the_default_is_refused_with_that_kind():
     with pytest.raises(ConfigError, match=r"'defense\.alpha'; 'secure_afl' has it"):
         from_mapping({"defense": {"alpha": 0.5}})
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_old_name_is_refused_with_its_new_one(old, new):
+    said = f"unknown setting {old!r}; it is called {new!r} now"
+    kinds = [{}, {"defense": {"kind": "secure_afl_hardened"}}, {"defense": "secure_afl"}]
+    for values in kinds:
+        with pytest.raises(ConfigError, match=f"^{re.escape(said)}$"):
+            from_mapping(with_settings(values, {old: 1}))
+    with pytest.raises(
+        ConfigError, match=re.escape(f"runs/old: made by an earlier version; {said}")
+    ):
+        refuse_old_names(with_settings({}, {old: 1}), "runs/old")
+
+
+def test_new_names_are_settings_and_own_plug_ins_may_use_old_ones():
+    for new in RENAMED.values():
+        path, _, key = new.rpartition(".")
+        assert key in (to_mapping(Experiment())[path] if path else to_mapping(Experiment()))
+    refuse_old_names(to_mapping(Experiment()), "today")
+    refuse_old_names({"defense": {"kind": "mine:Mine", "fading": 0.5}}, "runs/mine")
 
 
 def test_naming_another_kind_drops_the_old_ones_settings():

@@ -39,6 +39,15 @@ TABLES: dict[type, settings.Table] = {
     ArrivalModel: ARRIVALS,
 }
 
+# The fields of an experiment that take a plug-in.
+_PLUG_INS: dict[str, type] = {
+    "task": Task,
+    "partition": Partition,
+    "arrivals": ArrivalModel,
+    "defense": Defense,
+    "attack": Attack,
+}
+
 
 @dataclass(frozen=True)
 class Training:
@@ -123,15 +132,27 @@ class Experiment:
     attack: Attack = field(default_factory=NoAttack)
 
     def __post_init__(self) -> None:
+        self._check_plug_ins()
         require(0 <= self.seed < 2**63, "seed", self.seed, "give 0 or more, below 2**63")
         require(1 <= self.rounds < 10**9, "rounds", self.rounds, "give 1 or more, below 10**9")
         require(1 <= self.clients <= 10**6, "clients", self.clients, "give 1 to 1,000,000")
-        trusted = self.root_samples
-        require(trusted >= 1, "root_samples", trusted, "give 1 sample or more")
-        old = self.forget_after
-        require(old >= 0, "forget_after", old, "give 0 (never) or a number of rounds")
+        samples, after = self.root_samples, self.forget_after
+        require(samples >= 1, "root_samples", samples, "give 1 sample or more")
+        require(after >= 0, "forget_after", after, "give 0 (never) or a number of rounds")
         require(0 <= self.threads <= 1024, "threads", self.threads, "give 0 (automatic) to 1024")
         self._check_malicious()
+
+    def _check_plug_ins(self) -> None:
+        for name, protocol in _PLUG_INS.items():
+            value = getattr(self, name)
+            if isinstance(value, str):
+                remedy = f"give the object, or use from_mapping({{{name!r}: {value!r}}})"
+            elif isinstance(value, type):
+                remedy = f"that is the class; give {value.__name__}()"
+            else:
+                remedy = f"give an object with the methods of {protocol.__name__}"
+            plugs_in = isinstance(value, protocol) and not isinstance(value, type)
+            require(plugs_in, name, value, remedy)
 
     def _check_malicious(self) -> None:
         first, end = self.attack_from, self.attack_until

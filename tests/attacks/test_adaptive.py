@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from contract.cases import DEFENSE_CASES, SLOW_CASES, root_data_for
+from contract.cases import DEFENSE_CASES, SLOW_CASES
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import attacks_adaptive as oracle
@@ -16,6 +16,7 @@ from secureafl.core.types import Arrival, AttackerView, ClientGradients, ServerS
 from secureafl.defenses import SecureAfl
 from secureafl.defenses.secure_afl import estimates, last_upload
 from secureafl.linalg.quantile import passing_bound
+from secureafl.testing.driver import root_data_for
 
 CLIENTS, MALICIOUS, DIM, RATE = 7, 2, 6, 0.05
 MEMBERS = torch.arange(CLIENTS) < MALICIOUS

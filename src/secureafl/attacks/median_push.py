@@ -49,7 +49,7 @@ def survey(
     return Crowd(count, mean, std, median, low, ranked[middle])
 
 
-def _middle(count: Int[Tensor, ""]) -> Int[Tensor, 2]:
+def _middle(count: Int[Tensor, ""]) -> Int[Tensor, " 2"]:
     return torch.stack([(count - 1) // 2, count // 2])
 
 

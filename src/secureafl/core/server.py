@@ -98,7 +98,12 @@ class Server(NamedTuple):
         return decision, ServerState(state.round + 1, weights, defense, state.ledger)
 
     def judge(
-        self, weights: Tensor, defense: Any, numbers: Int[Tensor, 3], update: Tensor, base: Tensor
+        self,
+        weights: Tensor,
+        defense: Any,
+        numbers: Int[Tensor, " 3"],
+        update: Tensor,
+        base: Tensor,
     ) -> tuple[Decision, Tensor, Any]:
         """What the defence makes of a clean upload; `numbers`: client, staleness and round.
 

@@ -35,7 +35,7 @@ class State(NamedTuple):
     count: Int[Tensor, " n"]  # coefficients a client ever had
     gradient: Float[Tensor, " d"]  # the last upload applied
     base: Float[Tensor, " d"]  # and the model under it
-    senders: Int[Tensor, " 2b"]  # of the last uploads applied, newest last; n where unused
+    senders: Int[Tensor, " recent"]  # of the last 2b uploads applied, newest last; n where unused
     refused: Int[Tensor, ""]  # in a row, by the Lipschitz filter
 
 
@@ -143,7 +143,7 @@ def _threshold(factors: Float[Tensor, "n window"], malicious: int) -> Float[Tens
     return torch.where(known > 0, row(ordered, place), torch.inf)
 
 
-def _varied(senders: Int[Tensor, " 2b"], client: Int[Tensor, ""], n: int) -> Bool[Tensor, ""]:
+def _varied(senders: Int[Tensor, " recent"], client: Int[Tensor, ""], n: int) -> Bool[Tensor, ""]:
     """Whether the last 2b uploads applied and this one come from more than b clients."""
     seen = torch.zeros(n + 1, dtype=torch.bool, device=senders.device)
     seen.index_fill_(0, torch.cat([senders, client.view(1)]), True)

@@ -40,7 +40,7 @@ def place_pair(
     keep: Bool[Tensor, ""],
     pairs: int,
     min_curvature: float,
-) -> tuple[Int[Tensor, 2], Bool[Tensor, ""]]:
+) -> tuple[Int[Tensor, " 2"], Bool[Tensor, ""]]:
     """Where in its ring of `pairs` a client's step and change go, and whether they are curved.
 
     `appended`, pairs each client ever gave, counts one more if they are and `keep` holds.

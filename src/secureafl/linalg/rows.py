@@ -31,7 +31,7 @@ def assumed_malicious(count: Int[Tensor, ""], share: float) -> Int[Tensor, ""]:
     return torch.minimum(number, ((count - 1) // 2).clamp(min=0))
 
 
-def smallest(scores: Float[Tensor, "*n m"], number: Int[Tensor, "*"]) -> Bool[Tensor, "*n m"]:
+def smallest(scores: Float[Tensor, "*n m"], number: Int[Tensor, " ..."]) -> Bool[Tensor, "*n m"]:
     """Which `number` entries of the last axis are smallest; of equal ones, the first."""
     return scores.argsort(dim=-1, stable=True).argsort(dim=-1) < number
 

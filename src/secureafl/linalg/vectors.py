@@ -113,12 +113,12 @@ def set_row(matrix: Tensor, index: Int[Tensor, ""], value: Tensor, keep: Bool[Te
     matrix.index_copy_(0, index.view(1), torch.where(keep, value, row(matrix, index))[None])
 
 
-def norm(vector: Tensor) -> Float[Tensor, ""]:
+def norm(vector: Tensor) -> Float[Tensor, " ..."]:
     """Euclidean norm over the last axis; exact enough for a bound, infinite if it overflows."""
     return torch.linalg.vector_norm(vector, dim=-1)
 
 
-def exact_norm(vector: Tensor) -> Float[Tensor, ...]:
+def exact_norm(vector: Tensor) -> Float[Tensor, " ..."]:
     """Euclidean norm over the last axis, in float64: squares of large float32 overflow."""
     return torch.linalg.vector_norm(vector, dim=-1, dtype=torch.float64)
 

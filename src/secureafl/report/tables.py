@@ -25,6 +25,7 @@ from secureafl.runs.folder import (
     summarise,
 )
 from secureafl.runs.lines import checked, number
+from secureafl.settings import refuse_old_names
 from secureafl.toml import read_toml
 
 _MADE_BY = "give folders made by 'secureafl run'"
@@ -137,6 +138,7 @@ def read_run(path: Path) -> Run:
     _require_run_folder(path)
     try:
         experiment = read_toml(path / EXPERIMENT)
+        refuse_old_names(experiment, path)
         provenance = read_json(path / PROVENANCE)
         result = read_json(path / RESULT) if (path / RESULT).exists() else None
         digest = Digest()

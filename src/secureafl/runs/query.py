@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from secureafl.core.errors import ConfigError, RunError
 from secureafl.runs.folder import EVENTS, EXPERIMENT, PROVENANCE, RESULT, read_json
+from secureafl.settings import refuse_old_names
 from secureafl.toml import read_toml
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
 def _row(folder: Path) -> dict[str, Any]:
     """One run, flat; what is not known yet is absent."""
     experiment = read_toml(folder / EXPERIMENT)
+    refuse_old_names(experiment, folder)
     finished = (folder / RESULT).is_file()
     row = {"run": str(folder), **_flat(experiment), "finished": finished}
     try:

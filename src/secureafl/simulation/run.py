@@ -34,7 +34,7 @@ from secureafl.runs.folder import (
     refuse_taken,
     summarise,
 )
-from secureafl.settings import short_name
+from secureafl.settings import refuse_old_names, short_name
 from secureafl.simulation.simulator import Simulation
 from secureafl.toml import read_toml
 
@@ -187,6 +187,7 @@ def require_same(experiment: Experiment, path: Path) -> None:
 def stored_experiment(path: Path) -> Experiment:
     """The experiment of a run; a run that lacks one of today's settings is refused."""
     stored = read_toml(path / EXPERIMENT)
+    refuse_old_names(stored, path)
     experiment = from_mapping(stored)
     # What is missing would get today's default, and the run be taken for another.
     missing = next(_missing(to_mapping(experiment), stored), "")
