@@ -8,7 +8,8 @@ import torch
 
 from secureafl.aggregators import Mean, Median, TrimmedMean
 from secureafl.core.types import Arrival, Entry
-from secureafl.kernels import dispatch, reference
+from secureafl.kernels import reference
+from secureafl.kernels.dispatch import using_kernels
 from secureafl.kernels.memory import Memory
 from secureafl.kernels.step import Selection
 from secureafl.kernels.tiles import BASE, GRADIENT, OWN, WIDTH, as_tiles, num_tiles
@@ -55,8 +56,7 @@ def always_compiled():
 @contextlib.contextmanager
 def always_plain():
     """Whatever is installed and chosen before."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dispatch, "_chosen", "reference")
+    with using_kernels("reference"):
         yield
 
 

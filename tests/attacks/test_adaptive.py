@@ -122,10 +122,10 @@ class Stream:
         update, self.colluders = self.attack.poison_update(self.colluders, arrival, view)
         return update
 
-    def judge(self, arrival, update):
+    def decide(self, arrival, update):
         """The real step; the state is the stream's from now on."""
         numbers = torch.stack([arrival.client, arrival.staleness, torch.tensor(self.state.round)])
-        decision, weights, state = self.server.judge(
+        decision, weights, state = self.server.decide(
             self.state.weights, self.state.defense, numbers, update, arrival.base
         )
         self.state = self.state._replace(round=self.state.round + 1, weights=weights, defense=state)
@@ -156,7 +156,7 @@ def test_every_upload_passes_the_filter_of_secure_afl(
         malicious = bool(MEMBERS[arrival.client])
         update = stream.poisoned(arrival) if malicious else arrival.gradient
         first = not last_upload(stream.state.defense, arrival)[2]
-        decision = stream.judge(arrival, update)
+        decision = stream.decide(arrival, update)
         assert torch.isfinite(update).all()
         if malicious:
             assert decision.accepted
@@ -170,7 +170,7 @@ def test_the_way_to_the_target_is_as_long_as_the_formula_says(seed, alpha):
         arrival = stream.draw()
         state, honest = stream.state.defense, stream.trained.known & ~MEMBERS
         if not MEMBERS[arrival.client]:
-            stream.judge(arrival, arrival.gradient)
+            stream.decide(arrival, arrival.gradient)
             continue
         update = stream.poisoned(arrival)
         last, base, known = last_upload(state, arrival)
@@ -182,7 +182,7 @@ def test_the_way_to_the_target_is_as_long_as_the_formula_says(seed, alpha):
             expected = oracle.toward(last.numpy(), target, bound, moved)
             size = np.abs(target - last.numpy()).max()
             np.testing.assert_allclose(update.numpy(), expected, atol=2e-3 * size + 1e-12, rtol=0)
-        stream.judge(arrival, update)
+        stream.decide(arrival, update)
 
 
 @for_every_defense
@@ -194,7 +194,7 @@ def test_upload_is_accepted_whenever_the_honest_gradient_is(defense):
         if MEMBERS[arrival.client]:
             honest, update = stream.would_accept(arrival), stream.poisoned(arrival)
             uploads += not torch.equal(update, arrival.gradient)
-        decision = stream.judge(arrival, update)
+        decision = stream.decide(arrival, update)
         if MEMBERS[arrival.client] and honest:
             assert decision.accepted
     assert uploads > 0
@@ -211,7 +211,7 @@ def test_asking_changes_nothing_at_the_server(defense):
         update = stream.poisoned(arrival) if MEMBERS[arrival.client] else arrival.gradient
         after = name_tensors(shown, "")
         assert all(torch.equal(before[name], after[name]) for name in before)
-        stream.judge(arrival, update)
+        stream.decide(arrival, update)
 
 
 def test_model_under_secure_afl_ends_further_from_the_minimum():
@@ -221,7 +221,7 @@ def test_model_under_secure_afl_ends_further_from_the_minimum():
         for _ in range(300):
             arrival = stream.draw()
             lies = attacked and MEMBERS[arrival.client]
-            stream.judge(arrival, stream.poisoned(arrival) if lies else arrival.gradient)
+            stream.decide(arrival, stream.poisoned(arrival) if lies else arrival.gradient)
         best = stream.centres[~MEMBERS].mean(dim=0)
         distances.append(float((stream.state.weights - best).norm()))
     assert distances[1] > 1.5 * distances[0]
@@ -239,7 +239,7 @@ def test_without_a_test_the_boldest_lie_is_uploaded():
     stream = Stream(DEFENSE_CASES["async_sgd"], Adaptive(), 0)
     for _ in range(20):
         arrival = stream.draw()
-        stream.judge(arrival, arrival.gradient)
+        stream.decide(arrival, arrival.gradient)
     rows = stream.trained.gradients[~MEMBERS & stream.trained.known].numpy()
     expected = oracle.lie(rows, 10.0)
     np.testing.assert_allclose(stream.poisoned(arrival).numpy(), expected, rtol=1e-4, atol=1e-5)
@@ -249,7 +249,7 @@ def test_a_share_of_the_deviations_is_a_smaller_lie():
     stream = Stream(DEFENSE_CASES["async_sgd"], Adaptive(**Adaptive.presets["stealth"]), 0)
     for _ in range(20):
         arrival = stream.draw()
-        stream.judge(arrival, arrival.gradient)
+        stream.decide(arrival, arrival.gradient)
     rows = stream.trained.gradients[~MEMBERS & stream.trained.known].numpy()
     expected = oracle.lie(rows, 10.0 * stream.attack.strength)
     np.testing.assert_allclose(stream.poisoned(arrival).numpy(), expected, rtol=1e-4, atol=1e-5)

@@ -57,12 +57,10 @@ def test_each_built_in_defence_states_what_it_needs():
 @pytest.mark.parametrize("kind", ["aflguard", "sageflow", "zeno_pp"])
 def test_server_without_trusted_samples_is_refused_before_the_first_arrival(kind):
     server = Server(DEFENSES[kind](), 5, 0.05)
-    with pytest.raises(
-        ConfigError, match=r"needs trusted samples: give Server\(..., root_data=...\)"
-    ):
+    with pytest.raises(ConfigError, match=r"needs root data: give Server\(..., root_data=...\)"):
         server.start(torch.zeros(3))
 
 
 def test_part_that_needs_trusted_samples_makes_the_whole_need_them():
-    with pytest.raises(ConfigError, match="Outer needs trusted samples"):
+    with pytest.raises(ConfigError, match="Outer needs root data"):
         Server(Outer(), 5, 0.05).start(torch.zeros(3))

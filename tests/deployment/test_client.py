@@ -16,7 +16,7 @@ from secureafl.deployment.keys import make_certificates, make_key, register, rev
 from secureafl.deployment.processes import split_address
 from secureafl.deployment.serve import make_address
 from secureafl.deployment.trainer import ClientOptions, Trainer
-from secureafl.deployment.worker import Job, Work, ask, options_from
+from secureafl.deployment.worker import Job, TrainerCache, options_from, request_update
 from secureafl.experiment import write_experiment
 
 WEIGHTS = np.linspace(-0.1, 0.1, 111).astype(np.float32)
@@ -96,11 +96,11 @@ def test_worker_answers_over_its_socket_and_survives_nonsense(tmp_path):
                 line.connect(str(place))
                 line.sendall(b"nonsense\n")
             job = Job(write_experiment(tiny()), 0, 0)
-            update, attack = ask(str(place), job, WEIGHTS)
+            update, attack = request_update(str(place), job, WEIGHTS)
             np.testing.assert_array_equal(update, trained().update)
             assert attack == ""
             with pytest.raises(RuntimeError, match="unknown setting"):
-                ask(str(place), job._replace(experiment="x = 1"), WEIGHTS)
+                request_update(str(place), job._replace(experiment="x = 1"), WEIGHTS)
         finally:
             process.terminate()
 
@@ -111,10 +111,10 @@ def test_client_app_needs_no_torch():
 
 
 def test_one_data_set_at_a_time_is_kept():
-    work = Work(options_from({}))
+    trainers = TrainerCache(options_from({}))
     for seed in range(3):
-        work.do(Job(write_experiment(tiny(seed=seed)), 0, 0), WEIGHTS)
-    assert len(work._trainers) == 1
+        trainers.train(Job(write_experiment(tiny(seed=seed)), 0, 0), WEIGHTS)
+    assert len(trainers._trainers) == 1
 
 
 def test_private_keys_are_private_and_nothing_is_overwritten(tmp_path):

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from deployment.replay import replayed_weights
 from simulation.small import tiny
 
 from secureafl.core.errors import ConfigError, RunError
@@ -15,7 +16,6 @@ from secureafl.core.trees import name_tensors
 from secureafl.deployment import coordinator as module
 from secureafl.deployment.coordinator import Coordinator
 from secureafl.deployment.messages import Answer
-from secureafl.deployment.replay import Replay
 from secureafl.deployment.trainer import ClientOptions, Trainer
 from secureafl.report.page import write_report
 from secureafl.runs.folder import EVENTS, read_json
@@ -27,19 +27,19 @@ EXPERIMENT = tiny(
 
 @pytest.fixture(autouse=True)
 def _no_git(monkeypatch):
-    monkeypatch.setattr("secureafl.simulation.run._commit", lambda: None)
+    monkeypatch.setattr("secureafl.runtime.records._commit", lambda: None)
 
 
 def begun(experiment, path):
     server = Coordinator(experiment)
     server.create(path)
-    server.take_up(path)
+    server.open(path)
     return server
 
 
-def taken_up(experiment, path):
+def opened(experiment, path):
     server = Coordinator(experiment)
-    server.take_up(path)
+    server.open(path)
     return server
 
 
@@ -121,7 +121,7 @@ def run_until_killed(path, killer, moment):
     server.create(path)
     killer.count, killer.at = 0, moment
     with contextlib.suppress(Killed), closed(server):
-        server.take_up(path)
+        server.open(path)
         states.append(state_of(server))
         clients = Clients(EXPERIMENT)
         while not server.finished:
@@ -147,13 +147,13 @@ def test_kill_at_every_change_of_the_disk_loses_no_applied_round(tmp_path, monke
         shutil.rmtree(copy, ignore_errors=True)
         with monkeypatch.context() as patch:
             acknowledged = len(run_until_killed(run, Killer(patch, run, copy), moment)) - 1
-        with closed(taken_up(EXPERIMENT, copy)) as server:
+        with closed(opened(EXPERIMENT, copy)) as server:
             same_state(state_of(server), reference[server.round])
             assert server.round in (max(0, acknowledged), acknowledged + 1)
         assert whole.startswith((copy / EVENTS).read_bytes())
 
 
-def test_killed_again_and_again_the_run_ends_as_its_replay_in_the_simulator(tmp_path):
+def test_killed_again_and_again_the_run_ends_as_its_replay(tmp_path):
     experiment = tiny(clients=4, rounds=24, attack="gaussian", malicious=1, forget_after=6)
     path, rng = tmp_path / "run", np.random.default_rng(3)
     server, clients = begun(experiment, path), Clients(experiment)
@@ -163,15 +163,12 @@ def test_killed_again_and_again_the_run_ends_as_its_replay_in_the_simulator(tmp_
             before = state_of(server)
             with closed(server):
                 pass
-            server, clients.lent = taken_up(experiment, path), {}
+            server, clients.lent = opened(experiment, path), {}
             same_state(state_of(server), before)
         elif rng.random() < 0.1:
             server.save()
     server.close()
-    simulation = Replay(path)
-    while not simulation.finished:
-        simulation.advance()
-    assert torch.equal(simulation.weights, server.weights)
+    assert torch.equal(replayed_weights(path), server.weights)
     assert not list(path.glob("journal*"))
     result = read_json(path / "result.json")
     assert result["refused"]["wrong_shape"] > 0
@@ -216,7 +213,7 @@ def test_claims_about_samples_are_not_believed():
 def test_folder_of_another_experiment_is_refused(tmp_path):
     Coordinator(EXPERIMENT).create(tmp_path / "run")
     with pytest.raises(RunError, match="other settings"):
-        Coordinator(tiny(clients=5)).take_up(tmp_path / "run")
+        Coordinator(tiny(clients=5)).open(tmp_path / "run")
 
 
 def test_two_servers_cannot_work_on_one_folder(tmp_path):
@@ -224,4 +221,4 @@ def test_two_servers_cannot_work_on_one_folder(tmp_path):
         closed(begun(EXPERIMENT, tmp_path / "run")),
         pytest.raises(RunError, match="another process"),
     ):
-        Coordinator(EXPERIMENT).take_up(tmp_path / "run")
+        Coordinator(EXPERIMENT).open(tmp_path / "run")

@@ -16,7 +16,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.run import Run
 from flwr.superlink.grid import HttpGrid
 
-from secureafl.deployment.inbox import Inbox, put_together
+from secureafl.deployment.inbox import Inbox, assemble
 from secureafl.deployment.messages import FAILED, Answer, UploadSchema
 
 FORM = UploadSchema(LAYOUT)
@@ -38,7 +38,7 @@ def array_of(pieces):
 
 def test_pieces_of_an_honest_reply_make_it():
     root, pieces = pieces_of()
-    message = put_together(root, pieces, FORM.most_bytes)
+    message = assemble(root, pieces, FORM.most_bytes)
     assert isinstance(FORM.read(message.content), Answer)
 
 
@@ -50,7 +50,7 @@ def test_chunk_named_again_and_again_is_measured_not_put_in_a_row():
     facts["arraychunk_ids"] = [0] * 50_000
     pieces[name] = head + b"\0" + json.dumps(facts).encode()
     tracemalloc.start()
-    assert put_together(root, pieces, FORM.most_bytes) == "oversized"
+    assert assemble(root, pieces, FORM.most_bytes) == "oversized"
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 4 * 2**20  # put in a row they would take 10
@@ -60,19 +60,19 @@ def test_piece_that_contains_itself_is_malformed():
     root, pieces = pieces_of()
     name = array_of(pieces)
     pieces[name] = pieces[name].replace(pieces[name].split(b" ")[1][:64], name.encode())
-    assert put_together(root, pieces, FORM.most_bytes) == "malformed"
+    assert assemble(root, pieces, FORM.most_bytes) == "malformed"
 
 
 def test_reply_that_is_no_message_is_malformed():
     _, pieces = pieces_of()
-    assert put_together(array_of(pieces), pieces, FORM.most_bytes) == "malformed"
+    assert assemble(array_of(pieces), pieces, FORM.most_bytes) == "malformed"
 
 
 def test_lacking_piece_is_malformed():
     root, pieces = pieces_of()
     for name in list(pieces):
         rest = {n: p for n, p in pieces.items() if n != name}
-        assert put_together(root, rest, FORM.most_bytes) == "malformed"
+        assert assemble(root, rest, FORM.most_bytes) == "malformed"
 
 
 def mangled(rng, piece):
@@ -94,7 +94,7 @@ def mangle(rng, count):
         for _ in range(rng.integers(1, 4)):
             name = names[rng.integers(len(names))]
             pieces[name] = mangled(rng, pieces[name])
-        message = put_together(root, pieces, FORM.most_bytes)
+        message = assemble(root, pieces, FORM.most_bytes)
         if isinstance(message, str):
             assert message in ("malformed", "oversized")
         elif not message.has_error():

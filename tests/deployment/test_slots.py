@@ -9,33 +9,33 @@ from secureafl.deployment.slots import SLOTS, SlotRegistry
 
 
 def test_slots_are_given_in_order_and_kept(tmp_path):
-    members = SlotRegistry(tmp_path, 3, 0)
-    assert [members.seat(node, 0) for node in (50, 40, 50, 30, 40)] == [0, 1, 0, 2, 1]
+    slots = SlotRegistry(tmp_path, 3, 0)
+    assert [slots.assign(node, 0) for node in (50, 40, 50, 30, 40)] == [0, 1, 0, 2, 1]
 
 
-def test_without_a_slot_there_is_no_seat(tmp_path):
-    members = SlotRegistry(tmp_path, 1, 0)
-    members.seat(1, 0)
-    assert members.seat(2, 10**6) is None
-    assert members.slot(2) is None
+def test_without_a_slot_there_is_no_assignment(tmp_path):
+    slots = SlotRegistry(tmp_path, 1, 0)
+    slots.assign(1, 0)
+    assert slots.assign(2, 10**6) is None
+    assert slots.slot(2) is None
 
 
-def test_seats_are_the_same_after_a_restart(tmp_path):
-    members = SlotRegistry(tmp_path, 3, 0)
-    before = {node: members.seat(node, 5) for node in (9, 8)}
+def test_assignments_are_the_same_after_a_restart(tmp_path):
+    slots = SlotRegistry(tmp_path, 3, 0)
+    before = {node: slots.assign(node, 5) for node in (9, 8)}
     again = SlotRegistry(tmp_path, 3, 0)
     assert {node: again.slot(node) for node in (9, 8)} == before
-    assert again.seat(7, 6) == 2
+    assert again.assign(7, 6) == 2
 
 
 @pytest.mark.parametrize("cut", range(1, 20))
 def test_line_that_a_kill_has_cut_is_passed_over(tmp_path, cut):
-    SlotRegistry(tmp_path, 3, 0).seat(9, 5)
+    SlotRegistry(tmp_path, 3, 0).assign(9, 5)
     path = tmp_path / SLOTS
     path.write_bytes(path.read_bytes() + json.dumps({"round": 1, "node": 2}).encode()[:cut])
-    members = SlotRegistry(tmp_path, 3, 0)
-    assert members.slot(9) == 0
-    assert members.seat(4, 6) == 1
+    slots = SlotRegistry(tmp_path, 3, 0)
+    assert slots.slot(9) == 0
+    assert slots.assign(4, 6) == 1
     assert SlotRegistry(tmp_path, 3, 0).slot(4) == 1
 
 
@@ -46,36 +46,36 @@ def test_altered_file_is_named(tmp_path):
 
 
 def test_forgotten_slot_is_its_owners_until_somebody_needs_it(tmp_path):
-    members = SlotRegistry(tmp_path, 1, 100)
-    members.seat(1, 0)
-    members.heard(0)
-    members.forgotten(0)
-    assert members.seat(1, 5) == 0
-    assert members.seat(2, 6) == 0
-    assert members.slot(1) is None
-    assert members.seat(1, 7) is None  # it is a stranger now, and the slot is taken
+    slots = SlotRegistry(tmp_path, 1, 100)
+    slots.assign(1, 0)
+    slots.mark_active(0)
+    slots.release(0)
+    assert slots.assign(1, 5) == 0
+    assert slots.assign(2, 6) == 0
+    assert slots.slot(1) is None
+    assert slots.assign(1, 7) is None  # it is a stranger now, and the slot is taken
 
 
 def test_client_that_uploads_again_keeps_its_slot(tmp_path):
-    members = SlotRegistry(tmp_path, 1, 100)
-    members.seat(1, 0)
-    members.heard(0)
-    members.forgotten(0)
-    members.heard(0)
-    assert members.seat(2, 6) is None
+    slots = SlotRegistry(tmp_path, 1, 100)
+    slots.assign(1, 0)
+    slots.mark_active(0)
+    slots.release(0)
+    slots.mark_active(0)
+    assert slots.assign(2, 6) is None
 
 
 def test_slot_of_a_node_that_never_uploaded_can_be_taken_after_long(tmp_path):
-    members = SlotRegistry(tmp_path, 1, 100)
-    members.seat(1, 50)
-    assert members.seat(2, 150) is None
-    assert members.seat(2, 151) == 0
+    slots = SlotRegistry(tmp_path, 1, 100)
+    slots.assign(1, 50)
+    assert slots.assign(2, 150) is None
+    assert slots.assign(2, 151) == 0
 
 
 @given(nodes=st.lists(st.integers(0, 2**64 - 1), max_size=30))
 def test_no_two_nodes_share_a_slot(tmp_path_factory, nodes):
-    members = SlotRegistry(tmp_path_factory.mktemp("members"), 8, 0)
-    seats = {node: members.seat(node, 0) for node in nodes}
-    taken = [slot for slot in seats.values() if slot is not None]
+    slots = SlotRegistry(tmp_path_factory.mktemp("slots"), 8, 0)
+    assigned = {node: slots.assign(node, 0) for node in nodes}
+    taken = [slot for slot in assigned.values() if slot is not None]
     assert len(set(taken)) == len(taken) <= 8
     assert len(taken) == min(8, len(set(nodes)))

@@ -12,7 +12,7 @@ from stepping import Case, always_compiled, same_bits
 
 from secureafl.core.errors import ConfigError
 from secureafl.kernels import dispatch, operations, reference
-from secureafl.kernels.dispatch import use_kernels, version_for
+from secureafl.kernels.dispatch import using_kernels, version_for
 
 HERE = torch.zeros(3)
 ON_GPU = SimpleNamespace(device=torch.device("cuda", 1))
@@ -28,7 +28,6 @@ def forget():
 def _nothing_chosen_nor_said():
     forget()
     yield
-    use_kernels("auto")
     forget()
 
 
@@ -53,32 +52,30 @@ def said(caplog):
 
 @pytest.mark.parametrize("kind", ["auto", "cpu"])
 def test_compiled_version_runs_on_a_cpu(cpu, kind, caplog):
-    with caplog.at_level(logging.DEBUG, logger="secureafl"):
-        use_kernels(kind)
+    with caplog.at_level(logging.DEBUG, logger="secureafl"), using_kernels(kind):
         assert version_for(HERE) is cpu
     assert not said(caplog)
 
 
 @pytest.mark.parametrize("tensor", [HERE, ON_GPU, ELSEWHERE], ids=["cpu", "cuda", "meta"])
 def test_plain_version_runs_wherever_it_is_asked_for(tensor, caplog):
-    with caplog.at_level(logging.DEBUG, logger="secureafl"):
-        use_kernels("reference")
+    with caplog.at_level(logging.DEBUG, logger="secureafl"), using_kernels("reference"):
         assert version_for(tensor) is reference
     assert not said(caplog)
 
 
 @pytest.mark.parametrize("kind", ["auto", "reference"])
 def test_plain_version_runs_on_devices_that_have_no_other(kind):
-    use_kernels(kind)
-    assert version_for(ELSEWHERE) is reference
+    with using_kernels(kind):
+        assert version_for(ELSEWHERE) is reference
 
 
-def test_last_choice_counts(cpu):
-    use_kernels("reference")
-    use_kernels("auto")
+def test_innermost_choice_counts_and_the_earlier_one_comes_back(cpu):
+    with using_kernels("reference"):
+        with using_kernels("auto"):
+            assert version_for(HERE) is cpu
+        assert version_for(HERE) is reference
     assert version_for(HERE) is cpu
-    use_kernels("reference")
-    assert version_for(HERE) is reference
 
 
 def refusal(ask, *args):
@@ -91,7 +88,7 @@ def refusal(ask, *args):
 
 def test_version_for_a_cpu_without_llvmlite_is_refused_with_the_remedy(without):
     without("llvmlite")
-    message = refusal(use_kernels, "cpu")
+    message = refusal(using_kernels, "cpu")
     assert "kernels = 'cpu'" in message
     assert "llvmlite" in message
     assert "auto" in message
@@ -104,7 +101,7 @@ def no_gpu(monkeypatch):
 
 @pytest.mark.usefixtures("no_gpu")
 def test_version_for_a_gpu_without_one_is_refused_with_the_remedy():
-    message = refusal(use_kernels, "gpu")
+    message = refusal(using_kernels, "gpu")
     assert "kernels = 'gpu'" in message
     assert "no GPU" in message
     assert "auto" in message
@@ -112,23 +109,23 @@ def test_version_for_a_gpu_without_one_is_refused_with_the_remedy():
 
 @pytest.mark.usefixtures("no_gpu")
 def test_refused_choice_changes_nothing():
-    use_kernels("reference")
-    refusal(use_kernels, "gpu")
-    refusal(use_kernels, "tpu")
-    assert version_for(HERE) is reference
+    with using_kernels("reference"):
+        refusal(using_kernels, "gpu")
+        refusal(using_kernels, "tpu")
+        assert version_for(HERE) is reference
 
 
 @pytest.mark.parametrize("kind", ["tpu", "", "CPU", None, 3])
 def test_unknown_choice_is_refused_with_all_there_are(kind):
-    message = refusal(use_kernels, kind)
+    message = refusal(using_kernels, kind)
     assert f"kernels = {kind!r}" in message
     assert all(name in message for name in ("auto", "reference", "cpu", "gpu"))
 
 
 @pytest.mark.usefixtures("cpu")
 def test_version_for_a_cpu_is_refused_for_a_model_on_a_gpu():
-    use_kernels("cpu")
-    message = refusal(version_for, ON_GPU)
+    with using_kernels("cpu"):
+        message = refusal(version_for, ON_GPU)
     assert "kernels = 'cpu'" in message
     assert "cuda" in message
     assert "auto" in message
@@ -137,8 +134,8 @@ def test_version_for_a_cpu_is_refused_for_a_model_on_a_gpu():
 
 def test_version_for_a_gpu_is_refused_for_a_model_on_a_cpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    use_kernels("gpu")
-    message = refusal(version_for, HERE)
+    with using_kernels("gpu"):
+        message = refusal(version_for, HERE)
     assert "kernels = 'gpu'" in message
     assert "auto or cpu" in message
 
@@ -154,8 +151,7 @@ def test_missing_llvmlite_is_told_once(without, caplog):
 
 def test_missing_llvmlite_is_no_news_to_who_asked_for_the_plain_version(without, caplog):
     without("llvmlite")
-    use_kernels("reference")
-    with caplog.at_level(logging.DEBUG, logger="secureafl"):
+    with caplog.at_level(logging.DEBUG, logger="secureafl"), using_kernels("reference"):
         assert version_for(HERE) is reference
     assert not said(caplog)
 
@@ -195,8 +191,8 @@ def results(case, version):
 def test_operations_run_the_version_that_was_chosen(cpu, kind):
     case = Case(0, 5, size=100)
     with always_compiled():
-        use_kernels(kind)
-        found = results(case, operations)
+        with using_kernels(kind):
+            found = results(case, operations)
         expected = results(case, {"reference": reference, "cpu": cpu}[kind])
         other = results(case, {"reference": cpu, "cpu": reference}[kind])
     assert all(same_bits(a, b) for a, b in zip(found, expected, strict=True))

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from secureafl.core.flat_model import flatten, train_flat
 from secureafl.kernels.gpu_cnn import cnn_gradient
-from secureafl.linalg.vectors import flatten, train_flat
 from secureafl.tasks.models.cnn import paper_cnn
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

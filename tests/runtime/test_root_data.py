@@ -6,9 +6,9 @@ from reference.tiny_task import TinyTask
 
 from secureafl.core.errors import ConfigError
 from secureafl.core.events import ArrivalEvent
-from secureafl.core.protocols import RootData
+from secureafl.core.flat_model import call_flat, flatten
+from secureafl.core.types import RootData
 from secureafl.experiment import Training, from_mapping
-from secureafl.linalg.vectors import call_flat, flatten
 from secureafl.runtime.clients import Clients
 from secureafl.runtime.root_data import draw_root_data
 from secureafl.simulation.simulator import Simulation

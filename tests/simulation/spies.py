@@ -7,6 +7,8 @@ import numpy as np
 import torch
 
 from secureafl.core.trees import name_tensors
+from secureafl.defenses import AsyncSgd
+from secureafl.kernels.dispatch import version_for
 from secureafl.partitions.shards import Shards
 
 
@@ -107,6 +109,80 @@ class Witness:
 @dataclass(frozen=True)
 class Nosy(SpyEverybody):
     knows = "everything"
+
+
+@dataclass(frozen=True)
+class Spoiler:
+    """Uploads what no server may take."""
+
+    knows = "own"
+
+    what: str = "nan"
+
+    def init(self, context):
+        return ()
+
+    def poison_batch(self, state, inputs, labels, attacker_index):
+        return inputs, labels
+
+    def poison_update(self, state, arrival, view):
+        update = arrival.gradient.clone()
+        if self.what == "one_nan":
+            update[3] = torch.nan
+        whole = {"nan": torch.nan, "infinite": torch.inf, "long": 1e30}
+        made = {
+            "one_nan": update,
+            "shorter": update[:-1],
+            "matrix": update[None],
+            "double": update.double(),
+            "list": update.tolist(),
+        }
+        if self.what in whole:
+            return torch.full_like(update, whole[self.what]), state
+        return made[self.what], state
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Plain asynchronous SGD that notes with which kernels and threads it runs."""
+
+    name: str = ""
+    seen: ClassVar[dict] = {}
+
+    def init(self, num_clients, weights):
+        self._note(weights)
+        return ()
+
+    def step(self, state, arrival, server):
+        self._note(arrival.base)
+        return AsyncSgd().step(state, arrival, server)
+
+    def forget(self, state, client):
+        self._note(torch.zeros(1))
+        return state
+
+    def _note(self, weights):
+        kernels = version_for(weights).__name__.rpartition(".")[2]
+        self.seen.setdefault(self.name, set()).add((kernels, torch.get_num_threads()))
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Uploads what it trained, and asks the defence what it would do with that."""
+
+    knows = "defense"
+
+    def init(self, context):
+        return ()
+
+    def poison_batch(self, state, inputs, labels, attacker_index):
+        return inputs, labels
+
+    def poison_update(self, state, arrival, view):
+        defense, kept, server = view.snapshot
+        asked = Surroundings(f"asked by {defense.name}")
+        asked.step(kept, arrival, server)
+        return arrival.gradient, state
 
 
 @dataclass(frozen=True)

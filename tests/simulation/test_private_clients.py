@@ -10,9 +10,9 @@ from reference.tiny_task import TinyTask
 from simulation.small import ROUNDS, run, tiny
 
 from secureafl.core.errors import ConfigError
+from secureafl.core.flat_model import flatten
 from secureafl.core.privacy import Privacy
 from secureafl.experiment import Training
-from secureafl.linalg.vectors import flatten
 from secureafl.report.page import write_report
 from secureafl.runtime.clients import Clients
 from secureafl.runtime.exposure import exposure

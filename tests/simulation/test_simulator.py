@@ -12,9 +12,9 @@ from secureafl.arrivals import ARRIVALS
 from secureafl.attacks import ATTACKS
 from secureafl.core.errors import ConfigError, RunError
 from secureafl.core.events import ArrivalEvent, EvaluationEvent
+from secureafl.core.flat_model import call_flat
 from secureafl.defenses import DEFENSES
 from secureafl.experiment import Evaluation
-from secureafl.linalg.vectors import call_flat
 from secureafl.runtime.attackers import choose_malicious
 from secureafl.runtime.batches import ROWS, draw_batches
 from secureafl.simulation.simulator import Simulation, simulate

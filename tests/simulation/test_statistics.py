@@ -9,8 +9,8 @@ from simulation.small import run, tiny
 from torch import nn
 
 from secureafl.core.errors import ConfigError
+from secureafl.core.flat_model import call_flat, flatten, layout, train_flat
 from secureafl.experiment import Training
-from secureafl.linalg.vectors import call_flat, flatten, layout, train_flat
 from secureafl.runtime.clients import Clients, on_device
 from secureafl.simulation.simulator import Simulation
 

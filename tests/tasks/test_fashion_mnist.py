@@ -6,8 +6,8 @@ import torch
 from data_files import write_idx, write_set
 
 from secureafl.core.errors import DataError
+from secureafl.core.flat_model import flatten
 from secureafl.core.protocols import Task
-from secureafl.linalg.vectors import flatten
 from secureafl.tasks import FashionMnist
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from secureafl.linalg.vectors import call_flat, flatten, layout
+from secureafl.core.flat_model import call_flat, flatten, layout
 from secureafl.tasks import Cifar10, Cifar100, FashionMnist, TinyImagenet, Udacity
 from secureafl.tasks.models import ResNet20, paper_cnn
 

@@ -89,7 +89,7 @@ def make_step(defense: Defense, case: Case, device: torch.device) -> tuple[Calla
     numbers = torch.zeros(3, dtype=torch.int64, device=device)  # client, staleness, round
 
     def step() -> None:
-        _, moved, kept = server.judge(weights, state, numbers, gradient, weights)
+        _, moved, kept = server.decide(weights, state, numbers, gradient, weights)
         put_back([weights, *_tensors(state)], [moved, *_tensors(kept)])
 
     return step, state

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from secureafl.bench.findings import Ahead, Findings
     from secureafl.bench.results import Row
+    from secureafl.runtime.devices import ComputeContext
 
 EXAMPLE = "Example: secureafl bench --clients 50,300 --sizes 139960 --threads 2 --out runs/speed"
 _MOST_CLIENTS, _MOST_PARAMETERS, _MOST_PAIRS, _MOST_THREADS = 10**6, 10**10, 100, 1024
@@ -59,36 +60,36 @@ def bench(
         read_numbers("--buffers", buffers, _MOST_PAIRS),
         quick,
     )
-    findings = Findings(scope, _prepare(device, kernels, threads))
+    chosen, compute = _prepare(device, kernels, threads)
     open_folder(out)
     # Being told to stop is an interrupt, so that what was measured is written down.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        _show_progress(findings.gather())
-        finished = True
-    except KeyboardInterrupt:
-        finished = False
-    _leave(findings, out, finished, kernels)
+    with compute:
+        findings = Findings(scope, chosen)
+        try:
+            _show_progress(findings.gather())
+            finished = True
+        except KeyboardInterrupt:
+            finished = False
+        _leave(findings, out, finished, kernels)
     if not finished:
         raise typer.Exit(130)
 
 
-def _prepare(device: str, kernels: Kernels, threads: int) -> torch.device:
-    """Settings of the whole process; what does not go together is refused here."""
+def _prepare(device: str, kernels: Kernels, threads: int) -> tuple[torch.device, ComputeContext]:
+    """Where and how to measure; what does not go together is refused here."""
     import torch
 
     from secureafl.core.errors import require
-    from secureafl.kernels.dispatch import use_kernels, version_for
-    from secureafl.simulation.simulator import choose_device
+    from secureafl.kernels.dispatch import version_for
+    from secureafl.runtime.devices import ComputeContext, choose_device
 
     remedy = f"give 0 (automatic) to {_MOST_THREADS}"
     require(0 <= threads <= _MOST_THREADS, "--threads", threads, remedy)
-    if threads:
-        torch.set_num_threads(threads)
-    use_kernels(kernels)
-    chosen = choose_device(device)
-    version_for(torch.empty(0, device=chosen))
-    return chosen
+    compute, chosen = ComputeContext(threads, kernels), choose_device(device)
+    with compute:
+        version_for(torch.empty(0, device=chosen))
+    return chosen, compute
 
 
 def _show_progress(steps: Iterable[Ahead]) -> None:

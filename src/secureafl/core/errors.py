@@ -6,7 +6,7 @@
     └── RunError      a run folder is taken, damaged or cannot be written
         └── LockedError   another process is writing it
 
-What a client sends never raises: it is refused as data (see `core.server.receive`).
+What a client sends never raises: it is refused as data (see `core.server.Server.stages`).
 """
 
 

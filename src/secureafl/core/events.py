@@ -24,7 +24,7 @@ class EvaluationEvent(NamedTuple):
 
 
 class ForgottenEvent(NamedTuple):
-    """A client was not heard of for long; after `round` arrivals the defence forgot it."""
+    """A client was inactive for long; after `round` arrivals the defence forgot it."""
 
     round: int
     client: int

@@ -1,4 +1,4 @@
-"""Clients come and go: who has not been heard of for long, and how a client is forgotten."""
+"""Clients come and go: which have been inactive for long, and how a client is forgotten."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ def forget(plug_in: object, state: Any, client: Int[Tensor, ""]) -> Any:
 
 
 class InactivityTracker:
-    """Finds the clients that were not heard of for so many rounds; a driver of the server asks.
+    """Finds the clients that have not uploaded for so many rounds, for a driver of the server.
 
-    There is nothing to save: hearing the last `forget_after` arrivals again gives the same value.
+    There is nothing to save: marking the last `forget_after` arrivals again gives the same value.
     """
 
     def __init__(self, forget_after: int) -> None:
-        """`forget_after = 0`: nobody grows old."""
+        """`forget_after = 0`: no client is ever due."""
         self.forget_after = forget_after
-        self._heard: dict[int, int] = {}  # round by client, the one heard longest ago first
+        self._active: dict[int, int] = {}  # last round by client, the oldest first
 
     def mark_active(self, client: int, now: int) -> None:
-        """The arrival of round `now` is of that client."""
+        """Note that the arrival of round `now` is of that client."""
         if self.forget_after:
-            self._heard.pop(client, None)
-            self._heard[client] = now
+            self._active.pop(client, None)
+            self._active[client] = now
 
     def due(self, now: int) -> list[int]:
-        """Clients none of the last `forget_after` of `now` arrivals are of; each is told once."""
+        """Clients without an upload among the last `forget_after` of `now` arrivals, each once."""
         old = []
-        for client, heard in self._heard.items():
-            if now - heard <= self.forget_after:
+        for client, last in self._active.items():
+            if now - last <= self.forget_after:
                 break
             old.append(client)
         for client in old:
-            del self._heard[client]
+            del self._active[client]
         return old

@@ -1,4 +1,4 @@
-"""Which models clients may still answer to. The only source of an upload's base and staleness."""
+"""The models that uploads may still answer to: the only source of their base and staleness."""
 
 from __future__ import annotations
 

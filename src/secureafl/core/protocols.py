@@ -43,7 +43,7 @@ class Defense(Protocol[State]):
         ...
 
     def step(self, state: State, arrival: Arrival, server: ServerView) -> tuple[Decision, State]:
-        """Judge one arrival."""
+        """Decide on one arrival."""
         ...
 
 
@@ -59,21 +59,6 @@ class Remembers(Protocol[State]):
 
         What has gone into a sum over clients, or into a step, is the server's and stays.
         """
-        ...
-
-
-@runtime_checkable
-class RootData(Protocol):
-    """Clean samples of the server's own, and what a model makes of them."""
-
-    labels: Int[Tensor, " samples"]
-
-    def gradient(self, weights: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
-        """Mean gradient over all samples, on the scale of the clients' uploads."""
-        ...
-
-    def outputs(self, weights: Float[Tensor, " d"]) -> Float[Tensor, "samples classes"]:
-        """What the model says to each sample."""
         ...
 
 

@@ -1,11 +1,14 @@
 """The server: a pure step without sockets, clocks or threads.
 
-The simulator and a deployment are two drivers of `receive`; so every defence exists once.
+A round is written once, in `Server.stages`: the upload is validated, the defence decides, the
+outcome is committed. The simulator and a deployment are two drivers of it, so every defence and
+every check exists once. A driver that need not wait for a GPU calls `Server.receive`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -15,26 +18,28 @@ from secureafl.core.inactivity import forget
 from secureafl.core.ledger import Ledger
 from secureafl.core.traits import has_trait
 from secureafl.core.trees import name_tensors
-from secureafl.core.types import Arrival, Decision, ServerView
+from secureafl.core.types import Arrival, Decision, RootData, ServerSnapshot, ServerView
 from secureafl.linalg.vectors import choose, norm
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
-    from secureafl.core.protocols import Defense, RootData
+    from secureafl.core.protocols import Defense
 
 # No update or step of use is longer. The bound keeps sums, differences and inner products of
 # updates inside float32; longer products are guarded where they are made.
 LARGEST_NORM = 1e18
-NORM = "norm"  # a score every clean upload has, whatever the defence: its length
+NORM = "norm"  # a score of every valid upload, whatever the defence
 
+# Reasons for which an upload is nobody's answer: no model counts as answered to.
+_UNEXPECTED = ("unknown_client", "unknown_version")
 _WEIGHING = (
     "use async_sgd, fed_buff, or secure_afl with mean, median, trimmed_mean or geometric_median"
 )
 
 
 class Upload(NamedTuple):
-    """What came in, unchecked."""
+    """What came in, not validated."""
 
     client: int
     version: int  # of the model it answers to, as noted in the ledger's own ticket
@@ -56,6 +61,20 @@ def name_state(state: ServerState) -> dict[str, Tensor]:
     return {"weights": state.weights, **name_tensors(state.defense, "defense"), **lent}
 
 
+class Engine(Protocol):
+    """Carries out the arithmetic of a round: at once, or recorded on a GPU and read later."""
+
+    def measure(self, update: Tensor) -> tuple[Float[Tensor, ""], Callable[[], float]]:
+        """The norm of an update on its device, and what reads it once it is computed."""
+        ...
+
+    def decide(
+        self, state: ServerState, upload: Upload, update: Tensor, base: Tensor
+    ) -> tuple[Decision, Tensor, Any]:
+        """What `Server.decide` makes of an upload: decision, new weights, defence's state."""
+        ...
+
+
 class Server(NamedTuple):
     """The fixed part of a server."""
 
@@ -69,7 +88,7 @@ class Server(NamedTuple):
         """State before the first arrival."""
         if self.root_data is None and has_trait(self.defense, "needs_root_data"):
             name = type(self.defense).__name__
-            raise ConfigError(f"{name} needs trusted samples: give Server(..., root_data=...)")
+            raise ConfigError(f"{name} needs root data: give Server(..., root_data=...)")
         if self.samples is not None and not getattr(self.defense, "weighs", False):
             name = type(self.defense).__name__
             raise ConfigError(
@@ -78,63 +97,38 @@ class Server(NamedTuple):
         return ServerState(0, weights, self.defense.init(self.num_clients, weights), Ledger())
 
     def receive(self, state: ServerState, upload: Upload) -> tuple[Decision, ServerState]:
-        """Clean, judge, step. Every arrival is a round, whatever becomes of it."""
+        """One round, at once. Every arrival is a round, whatever becomes of it."""
+        stages = self.stages(state, upload, _AtOnce(self))
+        while True:
+            try:
+                next(stages)
+            except StopIteration as done:
+                return done.value
+
+    def stages(
+        self, state: ServerState, upload: Upload, engine: Engine
+    ) -> Generator[None, None, tuple[Decision, ServerState]]:
+        """One round: validate, decide, commit.
+
+        At each `yield` the engine may still be computing; what is read of it comes after.
+        """
         base, update = state.ledger.look_up(upload.version), upload.update
-        reason = self.objection(state, upload, base)
+        reason = self.validate_form(state, upload, base)
         if reason:
             return self.refuse(state, upload, reason)
         assert isinstance(update, Tensor)
         assert base is not None
-        update = update.detach()
-        length = norm(update)
-        reason = objection_to_length(float(length), update)
+        length, read_length = engine.measure(update)
+        yield
+        reason = validate_norm(read_length(), update)
         if reason:
             return self.refuse(state, upload, reason)
-        numbers = (upload.client, state.round - upload.version, state.round)
-        numbers = torch.tensor(numbers, device=base.device)
-        decision, weights, defense = self.judge(state.weights, state.defense, numbers, update, base)
+        decision, weights, defense = engine.decide(state, upload, update.detach(), base)
+        yield
         decision = decision._replace(scores={**decision.scores, NORM: length})
-        state.ledger.settle(upload.version)
-        return decision, ServerState(state.round + 1, weights, defense, state.ledger)
+        return decision, self.commit(state, upload, weights, defense)
 
-    def judge(
-        self,
-        weights: Tensor,
-        defense: Any,
-        numbers: Int[Tensor, " 3"],
-        update: Tensor,
-        base: Tensor,
-    ) -> tuple[Decision, Tensor, Any]:
-        """What the defence makes of a clean upload; `numbers`: client, staleness and round.
-
-        Nothing here looks at a tensor's value, so a GPU can record it.
-        """
-        client, staleness, now = numbers.unbind()
-        arrival = Arrival(client, staleness, update, base)
-        view = ServerView(now, weights, self.learning_rate, self.root_data, self.samples)
-        decision, defense = self.defense.step(defense, arrival, view)
-        ready = decision.ready
-        if not decision.bounded:
-            ready = ready & (norm(decision.direction) <= LARGEST_NORM)
-        moved = torch.add(weights, decision.direction, alpha=-self.learning_rate)
-        return decision._replace(ready=ready), choose(ready, moved, weights), defense
-
-    def forget(self, state: ServerState, client: int) -> ServerState:
-        """Without what the defence remembers of a client; should it return, it is a new one."""
-        number = torch.tensor(client).to(state.weights.device, non_blocking=True)
-        return state._replace(defense=forget(self.defense, state.defense, number))
-
-    def refuse(
-        self, state: ServerState, upload: Upload, reason: str
-    ) -> tuple[Decision, ServerState]:
-        """An arrival that reaches no arithmetic."""
-        if reason not in ("unknown_client", "unknown_version"):
-            state.ledger.settle(upload.version)
-        no = torch.zeros((), dtype=torch.bool, device=state.weights.device)
-        decision = Decision(no, no, torch.zeros_like(state.weights), {}, reason)
-        return decision, state._replace(round=state.round + 1)
-
-    def objection(self, state: ServerState, upload: Upload, base: Tensor | None) -> str:
+    def validate_form(self, state: ServerState, upload: Upload, base: Tensor | None) -> str:
         """Why this upload is not one, whatever numbers it holds; empty if it is."""
         update, weights = upload.update, state.weights
         if not isinstance(upload.client, int) or not 0 <= upload.client < self.num_clients:
@@ -145,8 +139,76 @@ class Server(NamedTuple):
             return "wrong_type"
         return "wrong_shape" if update.shape != weights.shape else ""
 
+    def decide(
+        self,
+        weights: Tensor,
+        defense: Any,
+        numbers: Int[Tensor, " 3"],
+        update: Tensor,
+        base: Tensor,
+    ) -> tuple[Decision, Tensor, Any]:
+        """The defence's step and the new weights; `numbers` are client, staleness and round.
 
-def objection_to_length(length: float, update: Tensor) -> str:
+        Nothing here looks at a tensor's value, so a GPU can record it.
+        """
+        client, staleness, now = numbers.unbind()
+        arrival = Arrival(client, staleness, update, base)
+        decision, defense = self.defense.step(defense, arrival, self._view(now, weights))
+        ready = decision.ready
+        if not decision.bounded:
+            ready = ready & (norm(decision.direction) <= LARGEST_NORM)
+        moved = torch.add(weights, decision.direction, alpha=-self.learning_rate)
+        return decision._replace(ready=ready), choose(ready, moved, weights), defense
+
+    def commit(
+        self, state: ServerState, upload: Upload, weights: Tensor, defense: Any
+    ) -> ServerState:
+        """Settle the ledger and count the round."""
+        state.ledger.settle(upload.version)
+        return ServerState(state.round + 1, weights, defense, state.ledger)
+
+    def refuse(
+        self, state: ServerState, upload: Upload, reason: str
+    ) -> tuple[Decision, ServerState]:
+        """A round whose upload reaches no arithmetic."""
+        no = torch.zeros((), dtype=torch.bool, device=state.weights.device)
+        decision = Decision(no, no, torch.zeros_like(state.weights), {}, reason)
+        if reason in _UNEXPECTED:
+            return decision, state._replace(round=state.round + 1)
+        return decision, self.commit(state, upload, state.weights, state.defense)
+
+    def forget(self, state: ServerState, client: int) -> ServerState:
+        """Without what the defence remembers of a client; should it return, it is a new one."""
+        number = torch.tensor(client).to(state.weights.device, non_blocking=True)
+        return state._replace(defense=forget(self.defense, state.defense, number))
+
+    def snapshot(self, state: ServerState) -> ServerSnapshot:
+        """All of the server, for an attack that knows the defence; nothing is copied."""
+        now = torch.tensor(state.round).to(state.weights.device, non_blocking=True)
+        return ServerSnapshot(self.defense, state.defense, self._view(now, state.weights))
+
+    def _view(self, now: Int[Tensor, ""], weights: Tensor) -> ServerView:
+        return ServerView(now, weights, self.learning_rate, self.root_data, self.samples)
+
+
+class _AtOnce(NamedTuple):
+    """The engine of `Server.receive`."""
+
+    server: Server
+
+    def measure(self, update: Tensor) -> tuple[Float[Tensor, ""], Callable[[], float]]:
+        length = norm(update.detach())
+        return length, lambda: float(length)
+
+    def decide(
+        self, state: ServerState, upload: Upload, update: Tensor, base: Tensor
+    ) -> tuple[Decision, Tensor, Any]:
+        numbers = (upload.client, state.round - upload.version, state.round)
+        given = torch.tensor(numbers, device=base.device), update, base
+        return self.server.decide(state.weights, state.defense, *given)
+
+
+def validate_norm(length: float, update: Tensor) -> str:
     """Why an update of this norm must not reach any arithmetic; empty if it may.
 
     NaN and infinity in any coordinate show up in the norm: one pass for all checks.

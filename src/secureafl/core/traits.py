@@ -1,12 +1,12 @@
 """What a plug-in states about itself with plain class attributes; what it does not state is False.
 
-    needs_root_data = True    uses the server's own clean samples (`ServerView.trusted`)
+    needs_root_data = True  uses the server's own clean samples (`ServerView.root_data`)
     needs_malicious = True  must be told how many clients may be malicious
     buffering = True        collects several uploads for one step
     on_host = True          looks at numbers on the host, so its step cannot be recorded
 
-A defence with `weighs = True` lets clients count by their samples (`ServerView.samples`). It speaks
-for itself alone, so it is asked directly.
+A defence with `weighs = True` lets clients count by their samples (`ServerView.samples`). That is
+no trait of its parts, so it is read directly.
 
 Written without a type, such an attribute is not a field of the dataclass, hence no setting.
 """

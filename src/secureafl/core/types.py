@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
-
-    from secureafl.core.protocols import Defense, RootData
 
 
 class Arrival(NamedTuple):
@@ -33,6 +31,21 @@ class Decision(NamedTuple):
     scores: dict[str, Tensor]  # what the decision rests on: for report and dashboard
     reason: str  # why, should `accepted` turn out False
     bounded: bool = False  # whether the direction, if ready, is surely not beyond LARGEST_NORM
+
+
+@runtime_checkable
+class RootData(Protocol):
+    """Clean samples of the server's own, and what a model makes of them."""
+
+    labels: Int[Tensor, " samples"]
+
+    def gradient(self, weights: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
+        """Mean gradient over all samples, on the scale of the clients' uploads."""
+        ...
+
+    def outputs(self, weights: Float[Tensor, " d"]) -> Float[Tensor, "samples classes"]:
+        """What the model says to each sample."""
+        ...
 
 
 class ServerView(NamedTuple):
@@ -118,7 +131,7 @@ class ClientGradients(NamedTuple):
 class ServerSnapshot(NamedTuple):
     """All of the server, for an attack that knows the defence. Read only: nothing is copied."""
 
-    defense: Defense
+    defense: Any  # the server's `core.protocols.Defense`, a file that imports this one
     state: Any
     server: ServerView
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Uploads(NamedTuple):
-    """Row k is client k's."""
+    """The last uploads, one row per client."""
 
     gradient: Float[Tensor, "n d"]  # g_k
     base: Float[Tensor, "n d"]  # w_k, the model that gradient was computed on
@@ -22,7 +22,7 @@ class Uploads(NamedTuple):
 
 
 def no_uploads(num_clients: int, weights: Tensor) -> Uploads:
-    """Nobody has been heard of."""
+    """The table before the first upload."""
     rows = (num_clients, weights.numel())
     known = torch.zeros(num_clients, dtype=torch.bool, device=weights.device)
     return Uploads(weights.new_zeros(rows), weights.new_zeros(rows), known)

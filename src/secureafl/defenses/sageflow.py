@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from secureafl.core.protocols import RootData
+    from secureafl.core.types import RootData
 
 
 @dataclass(frozen=True)

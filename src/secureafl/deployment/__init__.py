@@ -1,6 +1,6 @@
-"""For real, on Flower: untrusted clients over a network, the server step of the simulator.
+"""Deployment on Flower: untrusted clients over a network, the server's round as in the simulator.
 
-Without Flower: `messages` (what may come in), `tracker` (who was asked what), `members` (who sits
-where), `journal` and `coordinator` (nothing applied is lost). With it: `server_app`, `client_app`,
-`guard`, and the processes that `serve` and `join` start.
+Without Flower: `messages` (what a reply may hold), `requests` (open requests), `slots` (client
+numbers of nodes), `journal` and `coordinator` (nothing applied is lost). With it: `server_app`,
+`client_app`, `inbox`, `guard`, and the processes that `serve` and `join` start.
 """

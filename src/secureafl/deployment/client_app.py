@@ -17,7 +17,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 
 from secureafl.deployment.messages import ABOUT, ATTACK, TRAINED, UPDATE
-from secureafl.deployment.worker import Job, Work, ask, options_from
+from secureafl.deployment.worker import Job, TrainerCache, options_from, request_update
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -38,7 +38,9 @@ def train(message: Message, context: Context) -> Message:
     weights = np.concatenate([array.numpy().reshape(-1) for array in arrays.values()])
     job = Job(**{name: request[name] for name in Job._fields})  # pyrefly: ignore
     place = context.node_config.get(WORKER)
-    update, attack = ask(str(place), job, weights) if place else _own_work().do(job, weights)
+    update, attack = (
+        request_update(str(place), job, weights) if place else _own_trainers().train(job, weights)
+    )
     content = RecordDict({UPDATE: named_arrays(update, shapes)})
     if attack:
         content[ABOUT] = ConfigRecord({ATTACK: attack})
@@ -46,8 +48,8 @@ def train(message: Message, context: Context) -> Message:
 
 
 @functools.cache
-def _own_work() -> Work:
-    return Work(options_from({}))
+def _own_trainers() -> TrainerCache:
+    return TrainerCache(options_from({}))
 
 
 def named_arrays(

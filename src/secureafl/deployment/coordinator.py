@@ -1,8 +1,8 @@
-"""The server of a deployment, without a network: takes arrivals, and loses none it has applied.
+"""The server of a deployment, without a network: it loses no arrival that it has applied.
 
-The step is `core.server`'s, as in the simulator. Order makes it durable: an upload is in the
-journal, on the disk, before it is applied, and applied before anybody is answered. After a kill the
-last checkpoint and the journal after it give the same state, and the same events, again.
+The round is `core.server`'s, as in the simulator. Order makes it durable: an upload is in the
+journal, on the disk, before it is applied, and applied before any node is answered. After a kill,
+the last checkpoint and the journal after it give the same state, and the same events, again.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from secureafl.core.decisions import HostDecision, to_host
 from secureafl.core.errors import ConfigError, RunError
 from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event, ForgottenEvent
+from secureafl.core.flat_model import flatten, layout
 from secureafl.core.inactivity import InactivityTracker
 from secureafl.core.ledger import Ledger
 from secureafl.core.server import Server, ServerState, Upload, name_state
@@ -25,8 +27,6 @@ from secureafl.deployment.journal import Entry, Journal
 from secureafl.deployment.messages import Answer
 from secureafl.deployment.slots import SlotRegistry
 from secureafl.experiment import Experiment, write_experiment
-from secureafl.kernels.dispatch import use_kernels
-from secureafl.linalg.vectors import flatten, layout
 from secureafl.runs.folder import (
     PROVENANCE,
     Checkpoint,
@@ -34,48 +34,48 @@ from secureafl.runs.folder import (
     read_events,
     read_json,
 )
-from secureafl.runtime.clients import Clients, on_device
+from secureafl.runtime.clients import Clients
+from secureafl.runtime.devices import ComputeContext, choose_device, on_device
+from secureafl.runtime.events import arrival_event, evaluation_event
+from secureafl.runtime.records import describe_session, require_same, write_result
 from secureafl.runtime.root_data import root_data_for
-from secureafl.simulation.engine import HostDecision, to_host
-from secureafl.simulation.run import describe_session, require_same, write_result
-from secureafl.simulation.simulator import (
-    arrival_event,
-    choose_device,
-    finite_figures,
-    seeded_model,
-)
+from secureafl.runtime.setup import seeded_model
 
 _SMALL_JOURNAL = 16 * 2**20  # bytes that are read and applied again in no time
 
 
 class Coordinator:
-    """A run in its folder: `create` makes one, `take_up` goes on with it wherever it was left."""
+    """A run in its folder: `create` makes the folder, `open` goes on wherever the run was left."""
 
     def __init__(self, experiment: Experiment) -> None:
         """Load the task."""
-        if experiment.threads:
-            torch.set_num_threads(experiment.threads)
-        use_kernels(experiment.kernels)
         self.experiment = experiment
-        self.device = choose_device(experiment.device)
-        self._data = experiment.task.load()
-        model = seeded_model(experiment, self.device)
-        data = on_device(self._data, self.device)
-        self._test = Clients(experiment.task, data, model, experiment.training)
-        self._test.refuse_hidden_state()
-        self.layout = layout(model)
         self._evaluated = experiment.evaluation.rounds(experiment.rounds)
-        self._server = self._make_server()
-        self._state = self._server.start(flatten(model))
         self._malicious: set[int] = set()
         self.step_seconds = self.step_cpu_seconds = 0.0  # the last step took; of this thread's time
+        self._compute = ComputeContext(experiment.threads, experiment.kernels)
+        with self._compute:
+            self._prepare()
+
+    def _prepare(self) -> None:
+        made = self.experiment
+        self.device = choose_device(made.device)
+        self._data = made.task.load()
+        model = seeded_model(made, self.device)
+        data = on_device(self._data, self.device)
+        self._test = Clients(made.task, data, model, made.training)
+        self._test.refuse_hidden_state()
+        self.layout = layout(model)
+        self._server = self._make_server()
+        self._state = self._server.start(flatten(model))
 
     def _make_server(self) -> Server:
         made = self.experiment
         if made.client_weighting == "samples":
-            raise ConfigError("weights = 'samples': only clients could say how many they hold")
-        trusted = root_data_for(made, self._test)
-        return Server(made.defense, made.clients, made.training.server_rate, trusted)
+            said = "only clients could say how many they hold"
+            raise ConfigError(f"client_weighting = 'samples': {said}")
+        root_data = root_data_for(made, self._test)
+        return Server(made.defense, made.clients, made.training.server_rate, root_data)
 
     @property
     def round(self) -> int:
@@ -93,16 +93,16 @@ class Coordinator:
         return self._state.weights
 
     def lend(self) -> int:
-        """Note that one more answer to the present model is expected; its version."""
+        """Note that one more upload on the current model is expected; returns its version."""
         self._state.ledger.lend(self.round, self.weights)
         return self.round
 
-    def give_up(self, version: int) -> None:
-        """One answer to a model is not expected any longer."""
+    def cancel(self, version: int) -> None:
+        """Note that one upload on a model is not expected any longer."""
         self._state.ledger.settle(version)
 
     def receive(self, client: int, version: int, message: str, answer: Answer | str) -> list[Event]:
-        """Take an answer, or the refusal of one; both are a round. It is safe when this returns."""
+        """Apply an answer, or refuse it; both are a round, which is on disk when this returns."""
         malicious, reason, update = False, "", None
         if isinstance(answer, str):
             reason = answer
@@ -110,7 +110,8 @@ class Coordinator:
             malicious, update = bool(answer.attack), self._update(answer, version)
         entry = Entry(self.round, client, version, message, malicious, reason, update)
         self._journal.append(entry)
-        events = self._apply(entry)
+        with self._compute:
+            events = self._apply(entry)
         self.folder.append(events)
         self.folder.flush()
         if self._journal.size > max(_SMALL_JOURNAL, self._state_bytes()):
@@ -132,41 +133,40 @@ class Coordinator:
         if entry.round != now:
             raise RunError(f"{self.folder.path}: the journal's round {entry.round} is not {now}")
         events: list[Event] = [self._evaluate()] if now == 0 else []
-        verdict, state = self._judge(entry)
+        decision, state = self._decide(entry)
         self._malicious |= {entry.client} if entry.malicious else set()
         numbers = (now, entry.client, entry.malicious, now - entry.version)
-        events.append(arrival_event(verdict, *numbers))
-        self._hear(entry.client, now)
+        events.append(arrival_event(decision, *numbers))
+        self._mark_active(entry.client, now)
         for client in self._inactivity.due(state.round):
             state = self._server.forget(state, client)
             events.append(ForgottenEvent(state.round, client))
-            self.slots.forgotten(client)
+            self.slots.release(client)
         self._state: ServerState = state
         if self.round in self._evaluated:
             events.append(self._evaluate())
         return events
 
-    def _judge(self, entry: Entry) -> tuple[HostDecision, ServerState]:
+    def _decide(self, entry: Entry) -> tuple[HostDecision, ServerState]:
+        """The server's round, timed; an answer that holds no update is refused there."""
         upload = Upload(entry.client, entry.version, None)
         if entry.update is None:
-            _, state = self._server.refuse(self._state, upload, entry.reason)
-            return HostDecision(False, False, {}, entry.reason), state
+            decision, state = self._server.refuse(self._state, upload, entry.reason)
+            return to_host(decision), state
         update = torch.from_numpy(entry.update).to(self.device)
         began, busy = time.perf_counter(), time.thread_time()
         decision, state = self._server.receive(self._state, upload._replace(update=update))
-        verdict = to_host(decision)
+        host = to_host(decision)
         self.step_seconds = time.perf_counter() - began
         self.step_cpu_seconds = time.thread_time() - busy
-        return verdict, state
+        return host, state
 
-    def _hear(self, client: int, now: int) -> None:
+    def _mark_active(self, client: int, now: int) -> None:
         self._inactivity.mark_active(client, now)
-        self.slots.heard(client)
+        self.slots.mark_active(client)
 
     def _evaluate(self) -> EvaluationEvent:
-        outputs, labels = self._test.test_outputs(self.weights), self._test.data.test_labels
-        metrics = self.experiment.task.metrics(outputs, labels)
-        return EvaluationEvent(self.round, finite_figures(metrics))
+        return evaluation_event(self.round, self.weights, self._test)
 
     # The folder.
 
@@ -181,8 +181,8 @@ class Coordinator:
         }
         RunFolder.create(path, write_experiment(made), provenance).close()
 
-    def take_up(self, path: Path) -> None:
-        """The state that the folder holds: its checkpoint, with the journal after it applied."""
+    def open(self, path: Path) -> None:
+        """Go on from what the folder holds: its checkpoint, with the journal after it applied."""
         made = self.experiment
         require_same(made, path)
         self.folder = RunFolder(path)
@@ -196,9 +196,10 @@ class Coordinator:
         checkpoint = self.folder.load_checkpoint()
         self.folder.rewind(checkpoint.events_bytes if checkpoint else 0)
         lent = self._restore(checkpoint) if checkpoint else {0: self.weights}
-        self.folder.add_session(describe_session(self.device, self.round))
+        self.folder.add_session(describe_session(made, self.device, self.round))
         self._journal = Journal(path, self.round)
-        self._replay(self._journal.read(), lent)
+        with self._compute:
+            self._replay(self._journal.read(), lent)
         self.folder.flush()
 
     def _restore(self, checkpoint: Checkpoint) -> dict[int, Tensor]:
@@ -210,10 +211,10 @@ class Coordinator:
         self._before = checkpoint.seconds
         for event in read_events(self.folder.path):
             if isinstance(event, ArrivalEvent):
-                self._hear(event.client, event.round)
+                self._mark_active(event.client, event.round)
                 self._malicious |= {event.client} if event.malicious else set()
             elif isinstance(event, ForgottenEvent):
-                self.slots.forgotten(event.client)
+                self.slots.release(event.client)
         self._inactivity.due(checkpoint.round)  # the events name these already
         prefix = "ledger."
         lent = {n: t.to(self.device) for n, t in named.items() if n.startswith(prefix)}
@@ -221,7 +222,7 @@ class Coordinator:
         return {**versions, checkpoint.round: weights}
 
     def _replay(self, entries: list[Entry], lent: dict[int, Tensor]) -> None:
-        """Apply what the journal holds; requests nobody answered in it are no longer open."""
+        """Apply what the journal holds; requests without an answer in it are no longer open."""
         answers = Counter(entry.version for entry in entries)
         for version, model in lent.items():
             self._state.ledger.lend(version, model, answers[version])

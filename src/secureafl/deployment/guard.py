@@ -1,8 +1,8 @@
-"""Keeps strangers to the clients' part of Flower's server.
+"""Keeps other machines to the clients' part of Flower's server.
 
 Its one port serves clients (/v1/fleet) and the people who run the server (/v1/control, which
-starts code, and /v1/runtime). Here anybody who is not on the server's own machine is kept to the
-first, and requests have a size.
+starts code, and /v1/runtime). Here requests from other machines reach the first part only, and
+requests have a size limit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class FleetOnly:
-    """The SuperLink's web application, with all but the clients' part closed to strangers."""
+    """The SuperLink's web application, with all but the clients' part closed to other machines."""
 
     def __init__(self, inner: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
         self._inner = inner
@@ -30,15 +30,15 @@ class FleetOnly:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        if scope["type"] == "websocket" or (scope["type"] == "http" and not _may(scope)):
+        if scope["type"] == "websocket" or (scope["type"] == "http" and not _allowed(scope)):
             await _refuse(send, 403)
         elif scope["type"] == "http" and _announced(scope) > LARGEST_REQUEST:
             await _refuse(send, 413)
         else:
-            await self._inner(scope, _measured(receive), send)
+            await self._inner(scope, _limited(receive), send)
 
 
-def _may(scope: Scope) -> bool:
+def _allowed(scope: Scope) -> bool:
     return scope["path"].startswith(FLEET) or is_loopback((scope.get("client") or ("",))[0])
 
 
@@ -59,8 +59,8 @@ def _announced(scope: Scope) -> int:
     return 0
 
 
-def _measured(receive: Receive) -> Receive:
-    """Give up on a body that grows beyond what it announced, or announced nothing."""
+def _limited(receive: Receive) -> Receive:
+    """End a body that grows beyond the limit, whatever it announced."""
     left = LARGEST_REQUEST
 
     async def measured() -> MutableMapping[str, Any]:

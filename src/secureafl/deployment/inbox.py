@@ -1,9 +1,9 @@
-"""Replies as they come in from Flower, each taken apart where it harms nobody but its sender.
+"""Replies as they come in from Flower, each parsed where it can harm only its sender.
 
 Flower's own `pull_messages` waits for pieces that a client has announced and not sent, puts any
 number of pieces together in memory, believes what a message says of itself, and raises on a broken
-one. Here a reply is known by what the SuperLink has checked (which request, which node), is put
-aside while pieces are missing, is measured before it is put together; a broken one is refused.
+one. Here a reply is known by what the SuperLink has checked (which request, which node), waits
+while pieces are missing, and is measured before it is assembled; a broken one is refused.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ class Inbox:
         self._arriving: dict[str, _Arriving] = {}
 
     def replies(self, wanted: list[str]) -> list[Reply]:
-        """What is here by now of the answers to these requests; asked for again, it is gone."""
+        """The replies to these requests that are complete by now; each is returned once."""
         if not isinstance(self._grid, HttpGrid):
             return [_reply(message) for message in self._grid.pull_messages(wanted)]
         self._arriving = {r: a for r, a in self._arriving.items() if r in wanted}
         # Asked again for what it has handed out, Flower says that there is no such message.
         news = [request for request in wanted if request not in self._arriving]
         if news:
-            self._look(news)
+            self._pull_new(news)
         done = [reply for request in [*self._arriving] if (reply := self._collect(request))]
         for reply in done:
             self._confirm(self._arriving.pop(reply.request))
@@ -72,7 +72,7 @@ class Inbox:
         assert isinstance(self._grid, HttpGrid)
         return self._grid._runtime_client  # its own methods trust too much
 
-    def _look(self, wanted: list[str]) -> None:
+    def _pull_new(self, wanted: list[str]) -> None:
         found = self._client.PullMessages(PullAppMessagesRequest(message_ids=wanted))
         trees = zip(found.messages_list, found.message_object_trees, strict=True)
         for message, tree in trees:
@@ -95,7 +95,7 @@ class Inbox:
             if room < 0:
                 return Reply(request, node, None, "oversized")
             pieces[missing.pop()] = piece
-        message = put_together(root, pieces, self._most)
+        message = assemble(root, pieces, self._most)
         if isinstance(message, str):
             return Reply(request, node, None, message)
         return _reply(message)._replace(request=request, node=node)
@@ -124,10 +124,10 @@ def _sender(facts: Any) -> int | None:
     return None if facts.src_node_id == SUPERLINK_NODE_ID else facts.src_node_id
 
 
-def put_together(root: str, pieces: dict[str, bytes], most_bytes: int) -> Message | str:
+def assemble(root: str, pieces: dict[str, bytes], most_bytes: int) -> Message | str:
     """The message that pieces make, or the reason why they make none of that size."""
     try:
-        if _grown(pieces) > most_bytes:
+        if _assembled_bytes(pieces) > most_bytes:
             return "oversized"
         message = inflate_object_from_contents(root, pieces)
         return message if isinstance(message, Message) else "malformed"
@@ -135,7 +135,7 @@ def put_together(root: str, pieces: dict[str, bytes], most_bytes: int) -> Messag
         return "malformed"
 
 
-def _grown(pieces: dict[str, bytes]) -> int:
+def _assembled_bytes(pieces: dict[str, bytes]) -> int:
     """Bytes of all arrays once their chunks, some named again and again, stand in a row."""
     total = 0
     for piece in pieces.values():

@@ -59,7 +59,7 @@ class ClientService:
 
     @property
     def log(self) -> Path:
-        """Where the node's words are."""
+        """The file with the node's output."""
         return self._home / "supernode.log"
 
     def turn(self) -> None:

@@ -27,7 +27,7 @@ _MARK = b"SAFJ"
 
 
 class Entry(NamedTuple):
-    """One arrival, as it was taken."""
+    """One arrival, as it came in."""
 
     round: int
     client: int
@@ -75,7 +75,7 @@ class Journal:
         self._file.close()
 
     def remove(self) -> None:
-        """The run is finished; nobody needs the uploads any longer."""
+        """Delete the file: the run is finished."""
         self.close()
         self._path.unlink()
 

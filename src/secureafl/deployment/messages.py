@@ -1,4 +1,4 @@
-"""What a client sends, checked: the only way from a message to a vector.
+"""Validation of what a client sends: the only way from a message to a vector.
 
 An answer is refused before anything of the size it claims is made: its arrays must be, byte for
 byte, what NumPy writes for the shapes of the model. Nothing of a client is parsed or unpickled.
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 # Records of an answer: one of the first two, the others may come along.
 UPDATE = "update"  # what the server steps against: gradients, by name of the model's arrays
 TRAINED = "arrays"  # or the arrays of the model after training, as Flower's apps send them
-METRICS = "metrics"  # read by nobody here
-ABOUT = "secureafl"  # only `join --attack` sends it: attackers of a test give themselves away
+METRICS = "metrics"  # ignored here
+ABOUT = "secureafl"  # only `join --attack` sends it: attackers of a test name themselves
 
 ATTACK = "attack"  # the entry of ABOUT
 _FLOAT32, _NUMPY = "float32", "numpy.ndarray"
@@ -35,7 +35,7 @@ REFUSALS = frozenset(
 
 
 class Answer(NamedTuple):
-    """What a client sent, clean: finite numbers in the form of the model's flat vector."""
+    """A valid reply: finite numbers in the form of the model's flat vector."""
 
     vector: Float[np.ndarray, " d"]
     trained: bool  # whether it is the model after training; if not, the update itself
@@ -46,7 +46,7 @@ class UploadSchema:
     """What the arrays of an answer must look like."""
 
     def __init__(self, layout: Mapping[str, tuple[int, ...]]) -> None:
-        """`layout` is that of the model's flat vector (`linalg.vectors.layout`)."""
+        """`layout` is that of the model's flat vector (`core.flat_model.layout`)."""
         self._heads = {name: (shape, _heads(shape)) for name, shape in layout.items()}
         self._size = sum(math.prod(shape) for shape in layout.values())
 
@@ -114,6 +114,6 @@ def _numbers(
 
 
 def _attack(about: Any) -> str:
-    """A claim that harms only who makes it; anything odd counts as none."""
+    """The attack a client says it plays; anything malformed counts as none."""
     name = about.get(ATTACK) if isinstance(about, Mapping) else None
     return name if isinstance(name, str) and len(name) <= 64 and name.isprintable() else ""

@@ -22,8 +22,11 @@ class Metrics:
         self._rejected = Counter(
             "secureafl_updates_rejected", "Uploads not accepted", ["reason"], registry=made
         )
-        self._unasked = Counter(
-            "secureafl_messages_dropped", "Messages nobody asked for", ["reason"], registry=made
+        self._dropped = Counter(
+            "secureafl_messages_dropped",
+            "Messages that answer no open request",
+            ["reason"],
+            registry=made,
         )
         self._staleness = Histogram(
             "secureafl_staleness", "Rounds since the model", buckets=_STALENESS, registry=made
@@ -34,7 +37,7 @@ class Metrics:
         self._forgotten = Counter("secureafl_clients_forgotten", "Clients forgotten", registry=made)
         self.round = Gauge("secureafl_round", "Arrivals so far", registry=made)
         self.clients = Gauge("secureafl_clients", "Nodes that are here", registry=made)
-        self.open = Gauge("secureafl_requests_open", "Answers waited for", registry=made)
+        self.open = Gauge("secureafl_requests_open", "Requests without a reply", registry=made)
 
     def count(self, events: list[Event], seconds: float) -> None:
         """What became of one arrival, and how long the step took."""
@@ -52,7 +55,7 @@ class Metrics:
 
     def drop(self, reason: str) -> None:
         """A message that was no arrival."""
-        self._unasked.labels(reason).inc()
+        self._dropped.labels(reason).inc()
 
     def publish(self, port: int) -> Callable[[], None]:
         """Answer at /metrics, to this machine only: a scraper elsewhere comes through a tunnel.

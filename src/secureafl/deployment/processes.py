@@ -32,7 +32,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def start(command: Sequence[str], log: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """A child whose words are added to a file."""
+    """A child whose output is appended to a file."""
     with log.open("ab") as file:
         # A session of its own: an interrupt on the terminal is for the parent, which stops it.
         return subprocess.Popen(
@@ -102,14 +102,14 @@ def require_safe(address: str, safe: bool, insecure: bool, remedy: str) -> None:
 
 
 def free_port() -> int:
-    """A port nobody listens at."""
+    """A port at which no process listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
 def require_free(host: str, port: int) -> None:
-    """Raise if somebody listens there already."""
+    """Raise if a process listens there already."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -119,7 +119,7 @@ def require_free(host: str, port: int) -> None:
 
 
 def listens(port: int) -> bool:
-    """Whether somebody answers at a port of this machine."""
+    """Whether a process answers at a port of this machine."""
     with socket.socket() as probe:
         probe.settimeout(1.0)
         return probe.connect_ex(("127.0.0.1", port)) == 0

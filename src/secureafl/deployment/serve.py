@@ -19,7 +19,7 @@ from secureafl.core.errors import ConfigError, RunError
 from secureafl.deployment.app_folder import write_app
 from secureafl.deployment.coordinator import Coordinator
 from secureafl.deployment.keys import CA, CERTIFICATE, KEYS, SERVER_KEY
-from secureafl.deployment.liveness import APP, LOG, SERVE, STOP, read_life
+from secureafl.deployment.liveness import APP, LOG, SERVE, STOP, read_liveness
 from secureafl.deployment.options import TABLE, Options
 from secureafl.deployment.processes import (
     end_leftovers,
@@ -34,7 +34,7 @@ from secureafl.deployment.processes import (
 )
 from secureafl.experiment import Experiment, to_mapping
 from secureafl.runs.folder import EXPERIMENT, RESULT, RunFolder
-from secureafl.simulation.run import require_same
+from secureafl.runtime.records import require_same
 from secureafl.toml import write_toml
 
 _HERE = "here"  # what Flower's settings call the connection to this server
@@ -65,7 +65,7 @@ def make_address(address: str, certificates: Path | None, insecure: bool) -> Add
         if not (certificates / name).is_file():
             raise ConfigError(f"--certificates {certificates}: no {name}; see 'secureafl keys ca'")
     own = host in ("127.0.0.1", "localhost")
-    # Its own processes must reach it at 127.0.0.1, which the guard takes for the server's people.
+    # Its own processes must reach it at 127.0.0.1, which the guard lets control the server.
     return Address("127.0.0.1" if own else "0.0.0.0", port, certificates)
 
 
@@ -94,7 +94,7 @@ class Service:
         self._exec: subprocess.Popen[bytes] | None = None
         self._attempt, self._submitted = 0, -_START_SECONDS
         self._starts, self._round_then = 0, -1
-        self._keys_said: set[str] = set()
+        self._keys_reported: set[str] = set()
 
     def _connection(self) -> str:
         folder = self._address.certificates
@@ -110,7 +110,7 @@ class Service:
         return (self.out / RESULT).is_file()
 
     def turn(self) -> None:
-        """See that everything runs."""
+        """Start whatever does not run."""
         own = self._home
         if self._link is None or self._link.poll() is not None:
             self._link = start(self._superlink(), own / "superlink.log", self._env)
@@ -118,8 +118,8 @@ class Service:
             return
         if self._exec is None or self._exec.poll() is not None:
             self._exec = start(self._superexec(), own / "superexec.log", self._env)
-        self._agree_on_keys()
-        self._see_to_the_app()
+        self._sync_keys()
+        self._supervise_app()
 
     def _superlink(self) -> list[str]:
         guarded = [sys.executable, "-m", "secureafl.deployment.guard"]
@@ -138,7 +138,7 @@ class Service:
         safe = ["--root-certificates", str(folder / CA)] if folder else ["--insecure"]
         return ["flower-superexec", "--runtime-api-address", self._address.own, *safe]
 
-    def _agree_on_keys(self) -> None:
+    def _sync_keys(self) -> None:
         """Make Flower's list of nodes that of the folder of keys."""
         if self._address.certificates is None:
             return
@@ -149,8 +149,8 @@ class Service:
             answer = self._flwr("supernode", "register", str(wanted[name]), _HERE)
             if answer.get("success"):
                 known[name] = answer["node-id"]
-            elif name not in self._keys_said:
-                self._keys_said.add(name)
+            elif name not in self._keys_reported:
+                self._keys_reported.add(name)
                 print(f"key {name}: {answer.get('error-message')}", file=sys.stderr)
         for name in known.keys() - wanted.keys():
             if self._flwr("supernode", "unregister", str(known[name]), _HERE).get("success"):
@@ -167,9 +167,9 @@ class Service:
         except ValueError:
             return {"error-message": (done.stderr or done.stdout).strip()[-300:]}
 
-    def _see_to_the_app(self) -> None:
+    def _supervise_app(self) -> None:
         """Submit the run if no ServerApp is at work on it: none yet, or it was killed."""
-        number, attempt, at_round = read_life(self.out)
+        number, attempt, at_round = read_liveness(self.out)
         if attempt == str(self._attempt) and is_alive(number):
             self._starts = 0 if at_round > self._round_then else self._starts
             return
@@ -191,7 +191,7 @@ class Service:
     def stop(self) -> None:
         """Let the ServerApp finish the step in hand and leave, then end everything."""
         (self.out / STOP).touch()
-        number, attempt, _ = read_life(self.out)
+        number, attempt, _ = read_liveness(self.out)
         until = time.monotonic() + 60
         while attempt == str(self._attempt) and is_alive(number) and time.monotonic() < until:
             time.sleep(0.2)
@@ -205,6 +205,6 @@ class Service:
 def _prepare(experiment: Experiment, out: Path) -> None:
     if (out / EXPERIMENT).is_file():
         require_same(experiment, out)
-        RunFolder(out).close()  # raises if somebody works on it
+        RunFolder(out).close()  # raises if another process has it
     else:
         Coordinator(experiment).create(out)  # loads the task: a fault shows here, not later

@@ -1,7 +1,7 @@
-"""The ServerApp: sends the model to every node, takes each answer the moment it is there.
+"""The ServerApp: sends the model to every node and handles each reply the moment it arrives.
 
-An answer is checked, judged by the defence, applied and on the disk; then that node alone is sent
-the new model. Nobody waits for anybody.
+A reply is validated, decided on by the defence, applied and on the disk; then that node alone is
+sent the new model. No node waits for another.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from secureafl.core.events import ArrivalEvent
 from secureafl.deployment.client_app import REQUEST, named_arrays
 from secureafl.deployment.coordinator import Coordinator
 from secureafl.deployment.inbox import Inbox, Reply
-from secureafl.deployment.liveness import LOG, show_life, to_leave
+from secureafl.deployment.liveness import LOG, should_stop, write_liveness
 from secureafl.deployment.logs import Log
 from secureafl.deployment.messages import FAILED, NOT_FINITE, TRAINED, UploadSchema
 from secureafl.deployment.metrics import Metrics
@@ -57,58 +57,58 @@ def run(grid: Grid, file: Path, out: Path, attempt: str = "") -> None:
     server = Coordinator(experiment)
     if not (out / EXPERIMENT).is_file():
         server.create(out)
-    server.take_up(out)
+    server.open(out)
     (out / LOG).parent.mkdir(exist_ok=True)
-    tell = Log(out / LOG)
-    tell("serving", round=server.round, rounds=experiment.rounds, attempt=attempt)
-    conversation = Conversation(grid, server, options, tell)
+    log = Log(out / LOG)
+    log("serving", round=server.round, rounds=experiment.rounds, attempt=attempt)
+    loop = RequestLoop(grid, server, options, log)
     port = options.metrics_port
-    unpublish = conversation.metrics.publish(port) if port else None
-    show_life(out, attempt, server.round)
-    while not server.finished and not to_leave(out):
-        if conversation.turn():
-            show_life(out, attempt, server.round)
+    unpublish = loop.metrics.publish(port) if port else None
+    write_liveness(out, attempt, server.round)
+    while not server.finished and not should_stop(out):
+        if loop.turn():
+            write_liveness(out, attempt, server.round)
         else:
             time.sleep(options.poll_seconds)
     server.close()
     if unpublish:
         unpublish()
-    tell("finished" if server.finished else "stopped", round=server.round)
+    log("finished" if server.finished else "stopped", round=server.round)
 
 
-class Conversation:
-    """The server's side of all that is said on a grid."""
+class RequestLoop:
+    """Sends requests to the nodes of a grid and handles their replies."""
 
-    def __init__(self, grid: Grid, server: Coordinator, options: Options, tell: Log) -> None:
-        self._grid, self._server, self._tell = grid, server, tell
+    def __init__(self, grid: Grid, server: Coordinator, options: Options, log: Log) -> None:
+        self._grid, self._server, self._log = grid, server, log
         self._tracker = RequestTracker(options.deadline, options.answers_per_minute)
-        self._form = UploadSchema(server.layout)
-        self._inbox = Inbox(grid, self._form.most_bytes)
+        self._schema = UploadSchema(server.layout)
+        self._inbox = Inbox(grid, self._schema.most_bytes)
         self._deadline = options.deadline
         self._experiment = write_experiment(server.experiment)
         self._sent: tuple[int, Any] = (-1, None)  # version of the arrays made last, and these
-        self._full: set[int] = set()  # nodes that were told of as without a slot
-        self._here: set[int] = set()
+        self._full: set[int] = set()  # nodes already logged as without a slot
+        self._nodes: set[int] = set()
         self._away_since, self._reached = 0.0, True  # since when the grid has failed; 0: it works
         self.metrics = Metrics()
 
     def turn(self) -> bool:
-        """Hear everybody and ask everybody who is free; whether anything came in."""
+        """Handle all replies and send a request to every idle node; whether any reply came in."""
         self._reached = True
-        replies = self._reach(lambda: self._inbox.replies(self._tracker.open), [])
-        self._look_around()
+        replies = self._call_grid(lambda: self._inbox.replies(self._tracker.open), [])
+        self._update_nodes()
         for reply in replies:
             if not self._server.finished:
-                self._hear(reply)
+                self._handle_reply(reply)
         for request in self._tracker.overdue(time.monotonic()):
-            self._give_up(request, "late")
+            self._cancel(request, "late")
         if not self._server.finished:
             self._request_idle()
         if self._reached:
             self._away_since = 0.0
         return bool(replies)
 
-    def _reach(self, call: Callable[[], T], otherwise: T) -> T:
+    def _call_grid(self, call: Callable[[], T], otherwise: T) -> T:
         """What the grid answers. While the SuperLink is away, which is started again: `otherwise`.
 
         Nothing else may be excused here: a journal that cannot be written must end this process.
@@ -119,24 +119,24 @@ class Conversation:
             now, self._reached = time.monotonic(), False
             self._away_since = self._away_since or now
             away = round(now - self._away_since, 1)
-            self._tell("grid_away", error=type(error).__name__, seconds=away)
+            self._log("grid_away", error=type(error).__name__, seconds=away)
             if away > _PATIENCE:
                 raise
             time.sleep(1.0)
             return otherwise
 
-    def _look_around(self) -> None:
-        here = self._reach(lambda: set(self._grid.get_node_ids()), self._here)
-        for node in here - self._here:
-            self._tell("here", node=node)
-        for node in self._here - here:
-            self._tell("gone", node=node)
-        self._here = here
+    def _update_nodes(self) -> None:
+        here = self._call_grid(lambda: set(self._grid.get_node_ids()), self._nodes)
+        for node in here - self._nodes:
+            self._log("here", node=node)
+        for node in self._nodes - here:
+            self._log("gone", node=node)
+        self._nodes = here
         self.metrics.clients.set(len(here))
 
-    def _hear(self, reply: Reply) -> None:
+    def _handle_reply(self, reply: Reply) -> None:
         began, now = time.perf_counter(), time.monotonic()
-        request = self._tracker.take(reply.request, reply.node)
+        request = self._tracker.close(reply.request, reply.node)
         if isinstance(request, str):
             self._drop(request, reply.node)
             return
@@ -145,15 +145,15 @@ class Conversation:
             or reply.node is None
             or self._server.slots.slot(request.node) != request.client
         ):
-            # No answer, or one of a node whose slot is somebody else's by now.
-            self._tracker.done(request.node, False, now)
-            self._give_up(request, reply.reason or "slot_taken")
+            # No update, or one of a node whose slot has gone to another by now.
+            self._tracker.replied(request.node, False, now)
+            self._cancel(request, reply.reason or "slot_taken")
             return
-        answer = reply.reason or self._form.read(reply.content or {})
+        answer = reply.reason or self._schema.read(reply.content or {})
         events = self._server.receive(request.client, request.version, reply.request, answer)
-        # A model that has diverged makes honest answers infinite: that is not held against anybody.
-        well = not isinstance(answer, str) or answer == NOT_FINITE
-        self._tracker.done(request.node, well, time.monotonic())
+        # A diverged model makes honest updates infinite: that is no failure of the client.
+        good = not isinstance(answer, str) or answer == NOT_FINITE
+        self._tracker.replied(request.node, good, time.monotonic())
         seconds = time.perf_counter() - began
         self.metrics.count(events, seconds)
         for event in events:
@@ -162,49 +162,49 @@ class Conversation:
                 took = {"seconds": seconds, "step": self._server.step_seconds}
                 took["step_cpu"] = self._server.step_cpu_seconds
                 rounded = {name: round(value, 4) for name, value in took.items()}
-                self._tell("arrival", node=request.node, **event._asdict(), **rounded)
+                self._log("arrival", node=request.node, **event._asdict(), **rounded)
 
-    def _give_up(self, request: Request, reason: str) -> None:
-        self._server.give_up(request.version)
+    def _cancel(self, request: Request, reason: str) -> None:
+        self._server.cancel(request.version)
         self._drop(reason, request.node)
 
     def _drop(self, reason: str, node: int | None) -> None:
         self.metrics.drop(reason)
-        self._tell("dropped", node=node, reason=reason)
+        self._log("dropped", node=node, reason=reason)
 
     def _request_idle(self) -> None:
-        free = [n for n in sorted(self._here) if self._tracker.may_ask(n, time.monotonic())]
-        seated = [(node, slot) for node in free if (slot := self._slot(node)) is not None]
-        for first in range(0, len(seated), _AT_ONCE):
-            self._ask(seated[first : first + _AT_ONCE])
+        idle = [n for n in sorted(self._nodes) if self._tracker.may_request(n, time.monotonic())]
+        assigned = [(node, slot) for node in idle if (slot := self._slot(node)) is not None]
+        for first in range(0, len(assigned), _AT_ONCE):
+            self._send_requests(assigned[first : first + _AT_ONCE])
         self.metrics.open.set(len(self._tracker.open))
 
     def _slot(self, node: int) -> int | None:
-        slot = self._server.slots.seat(node, self._server.round)
+        slot = self._server.slots.assign(node, self._server.round)
         if slot is None and node not in self._full:
             self._full.add(node)
             clients = self._server.experiment.clients
-            self._tell("no_slot", node=node, remedy=f"all {clients} are taken; raise clients")
+            self._log("no_slot", node=node, remedy=f"all {clients} are taken; raise clients")
         return slot
 
-    def _ask(self, seated: list[tuple[int, int]]) -> None:
+    def _send_requests(self, assigned: list[tuple[int, int]]) -> None:
         version = self._server.round
-        messages = [self._message(node, slot, version) for node, slot in seated]
-        ids = self._reach(lambda: list(self._grid.push_messages(messages)), [])
-        ids += [""] * (len(seated) - len(ids))
-        for message, (node, slot) in zip(ids, seated, strict=True):
+        messages = [self._message(node, slot, version) for node, slot in assigned]
+        ids = self._call_grid(lambda: list(self._grid.push_messages(messages)), [])
+        ids += [""] * (len(assigned) - len(ids))
+        for message, (node, slot) in zip(ids, assigned, strict=True):
             if message:
                 lent = self._server.lend()
-                self._tracker.ask(message, Request(node, slot, lent, time.monotonic()))
+                self._tracker.opened(message, Request(node, slot, lent, time.monotonic()))
             else:
-                self._tracker.done(node, False, time.monotonic())  # later, then
+                self._tracker.replied(node, False, time.monotonic())  # later, then
 
     def _message(self, node: int, slot: int, version: int) -> Message:
         facts: dict[str, Any] = {
             "experiment": self._experiment,
             "client": slot,
             "version": version,
-            # A message's id is a hash of it: with this nobody else can guess it and answer.
+            # A message's id is a hash of it: with this no other node can guess it and reply.
             "ticket": secrets.token_hex(16),
         }
         content = RecordDict({TRAINED: self._arrays(version), REQUEST: ConfigRecord(facts)})

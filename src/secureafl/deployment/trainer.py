@@ -1,4 +1,4 @@
-"""What a client does with a model it was sent: the training of the simulator, on its own data."""
+"""A client's training: as in the simulator, on its own data."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ import torch
 from torch import Tensor
 
 from secureafl.core.errors import ConfigError
-from secureafl.core.ledger import Ledger
 from secureafl.core.privacy import Privacy
 from secureafl.core.protocols import Attack
-from secureafl.core.server import Server, ServerState
 from secureafl.core.types import Arrival
 from secureafl.partitions.shards import Shards
-from secureafl.runtime.attackers import Attackers
+from secureafl.runtime.attackers import Attackers, choose_malicious
 from secureafl.runtime.batches import own_batch
-from secureafl.runtime.clients import Clients, on_device
+from secureafl.runtime.clients import Clients
+from secureafl.runtime.devices import ComputeContext, choose_device, on_device
+from secureafl.runtime.setup import deal_samples, seeded_model
 from secureafl.settings import short_name
-from secureafl.simulation.simulator import choose_device, deal_samples, seeded_model
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -39,12 +38,12 @@ class ClientOptions:
     """How this client differs from the others."""
 
     data: str = DEALT  # or the folder of its own data
-    attack: Attack | None = None  # for tests: what it plays; None: as the experiment says
+    attack: Attack | None = None  # for tests: the attack it plays; None: as the experiment says
     privacy: Privacy | None = None  # what it insists on; None: as the experiment says
 
 
 class TrainResult(NamedTuple):
-    """An update, and what was played if it is poisoned."""
+    """An update, and the name of the attack if it is poisoned."""
 
     update: Float[np.ndarray, " d"]
     attack: str
@@ -55,30 +54,42 @@ class Trainer:
 
     def __init__(self, experiment: Experiment, client_options: ClientOptions) -> None:
         """Load the data."""
-        if experiment.threads:
-            torch.set_num_threads(experiment.threads)
-        self._experiment = experiment = _with_options(experiment, client_options)
-        device = choose_device(experiment.device)
-        data = experiment.task.load()
+        self._experiment = _with_options(experiment, client_options)
+        self._compute = ComputeContext(experiment.threads)
+        with self._compute:
+            self._prepare(client_options)
+
+    def _prepare(self, client_options: ClientOptions) -> None:
+        made = self._experiment
+        self._device = choose_device(made.device)
+        data = made.task.load()
         dealt = client_options.data == DEALT
-        self._shards = deal_samples(experiment, data) if dealt else _all_of(data, experiment)
-        model = seeded_model(experiment, device)
-        self._clients = Clients(
-            experiment.task, on_device(data, device), model, experiment.training
-        )
+        self._shards = deal_samples(made, data) if dealt else _all_of(data, made)
+        model = seeded_model(made, self._device)
+        self._clients = Clients(made.task, on_device(data, self._device), model, made.training)
         self._clients.refuse_mixing()
-        self._attackers = make_attackers(experiment, self._shards, self._clients)
-        if client_options.attack is not None:
-            self._attackers.malicious[:] = True
+        self._attackers = self._make_attackers(client_options.attack is not None)
+
+    def _make_attackers(self, everybody: bool) -> Attackers:
+        """Each is numbered by its slot: in a deployment nobody counts the malicious clients."""
+        made = self._experiment
+        _require_own_data(made.attack)
+        chosen = choose_malicious(made, self._shards.group)
+        malicious = np.ones_like(chosen) if everybody else chosen
+        return Attackers(made, self._shards, self._clients, malicious, np.arange(made.clients))
 
     def train(self, weights: Float[np.ndarray, " d"], client: int, version: int) -> TrainResult:
-        """What the client in that slot answers to the model of that version."""
-        base = torch.from_numpy(weights).to(self._attackers.device)
-        rows = self._rows(client, version)
-        update = uploaded(self._clients, self._attackers, base, rows, client, version)
+        """What the client in that slot answers to the model of that version.
+
+        Rounds are the server's; all a client knows of them is the version of its model.
+        """
         poisoned = self._attackers.attacks(client, version)
-        attack = short_name(self._experiment.attack) if poisoned else ""
-        return TrainResult(update.detach().cpu().numpy(), attack)
+        with self._compute:
+            base = torch.from_numpy(weights).to(self._device)
+            rows = torch.from_numpy(self._rows(client, version)).to(self._device)
+            compute = self._poisoned_update if poisoned else self._honest_update
+            update = compute(base, rows, client, version).detach().cpu().numpy()
+        return TrainResult(update, short_name(self._experiment.attack) if poisoned else "")
 
     def _rows(self, client: int, version: int) -> np.ndarray:
         made = self._experiment
@@ -86,53 +97,36 @@ class Trainer:
             self._shards.rows[client], made.training.samples, made.seed, client, version
         )
 
-
-def uploaded(
-    clients: Clients,
-    attackers: Attackers,
-    base: Float[Tensor, " d"],
-    rows: np.ndarray,
-    client: int,
-    version: int,
-) -> Float[Tensor, " d"]:
-    """What a client uploads: private if it is to be, or what the attack makes of it.
-
-    Rounds are the server's; all a client knows of them is the version of its model.
-    """
-    chosen = torch.from_numpy(rows).to(base.device)
-    if not attackers.attacks(client, version):
-        if clients.training.privacy.off:
-            return clients.update(base, chosen)
+    def _honest_update(self, base: Tensor, rows: Tensor, client: int, version: int) -> Tensor:
+        if self._clients.training.privacy.off:
+            return self._clients.update(base, rows)
         # Noise that anybody else could draw again would hide nothing.
         secret = torch.tensor(secrets.randbits(40), device=base.device)
-        return clients.private_update(base, chosen, secret)
-    number = torch.tensor(client, device=base.device)
+        return self._clients.private_update(base, rows, secret)
 
-    def poison(inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        return attackers.poison_batch(inputs, labels, number)
+    def _poisoned_update(self, base: Tensor, rows: Tensor, client: int, version: int) -> Tensor:
+        clients, attackers = self._clients, self._attackers
+        number = torch.tensor(client, device=base.device)
 
-    def train_on(weights: Tensor, further: Tensor, attacker_index: Tensor) -> Tensor:
-        return clients.gradient(weights, further, poison)
+        def poison(inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+            return attackers.poison_batch(inputs, labels, number)
 
-    gradient = clients.update(base, chosen, poison)
-    trained = Arrival(number, torch.zeros_like(number), gradient, base)
-    # Of the server an attack that knows its own data only sees the rate.
-    server = Server(None, 0, clients.training.server_rate)  # pyrefly: ignore
-    state = ServerState(version, base, (), Ledger())
-    return attackers.poison_update(trained, client, train_on, server, state)
+        def train_on(weights: Tensor, further: Tensor, attacker_index: Tensor) -> Tensor:
+            return clients.gradient(weights, further, poison)
+
+        gradient = clients.update(base, rows, poison)
+        trained = Arrival(number, torch.zeros_like(number), gradient, base)
+        return attackers.poison_update(trained, client, version, train_on)
 
 
-def make_attackers(experiment: Experiment, shards: Shards, clients: Clients) -> Attackers:
-    """Those of the experiment, each numbered by its slot: in a deployment nobody counts them."""
-    if experiment.attack.knows != "own":
-        name, knows = short_name(experiment.attack), experiment.attack.knows
+def _require_own_data(attack: Attack) -> None:
+    """Raise if an attack must see what no client of a deployment sees."""
+    if attack.knows != "own":
+        name = short_name(attack)
         remedy = "choose one that knows 'own', see 'secureafl list attacks --verbose'"
         raise ConfigError(
-            f"attack = {name!r}: it must see more than its own data ({knows}); {remedy}"
+            f"attack = {name!r}: it must see more than its own data ({attack.knows}); {remedy}"
         )
-    attackers = Attackers(experiment, shards, clients)
-    attackers.number = np.arange(experiment.clients)
-    return attackers
 
 
 def _with_data(experiment: Experiment, data: str) -> Experiment:

@@ -34,8 +34,10 @@ class Job(NamedTuple):
     version: int
 
 
-def ask(place: str, job: Job, weights: Float[np.ndarray, " d"]) -> tuple[np.ndarray, str]:
-    """Have the worker at a socket train; its update, and the attack if it plays one."""
+def request_update(
+    place: str, job: Job, weights: Float[np.ndarray, " d"]
+) -> tuple[np.ndarray, str]:
+    """Have the worker at a socket train; returns its update, and the attack if it plays one."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
         line.connect(place)
         with line.makefile("rwb") as file:
@@ -57,14 +59,14 @@ def _receive(file: BufferedRWPair) -> tuple[dict[str, Any], np.ndarray]:
     return facts, np.frombuffer(file.read(facts["bytes"]), "<f4").copy()
 
 
-class Work:
-    """Trainers by experiment: there is one, unless the server is given another."""
+class TrainerCache:
+    """The trainer of the experiment at hand; another experiment replaces it."""
 
     def __init__(self, client_options: ClientOptions) -> None:
         self._client_options = client_options
         self._trainers: dict[str, Trainer] = {}
 
-    def do(self, job: Job, weights: Float[np.ndarray, " d"]) -> tuple[np.ndarray, str]:
+    def train(self, job: Job, weights: Float[np.ndarray, " d"]) -> tuple[np.ndarray, str]:
         """The update a job asks for, and the attack if one is played."""
         trained = self._trainer(job.experiment).train(weights, job.client, job.version)
         return trained.update, trained.attack
@@ -82,8 +84,8 @@ class Work:
 
 
 def serve(place: Path, client_options: ClientOptions) -> None:
-    """Work for whoever connects, one at a time, until the parent is gone."""
-    work, parent = Work(client_options), os.getppid()
+    """Train for each connection in turn until the parent process is gone."""
+    trainers, parent = TrainerCache(client_options), os.getppid()
     import torch  # noqa: F401  (now, not while somebody waits)
 
     place.unlink(missing_ok=True)
@@ -96,24 +98,24 @@ def serve(place: Path, client_options: ClientOptions) -> None:
                 line, _ = door.accept()
             except TimeoutError:
                 continue
-            _answer(line, work)
+            _answer(line, trainers)
 
 
-def _answer(line: socket.socket, work: Work) -> None:
+def _answer(line: socket.socket, trainers: TrainerCache) -> None:
     line.settimeout(60.0)
     try:
         with line, line.makefile("rwb") as file:
-            _send(file, *_done(file, work))
-    except OSError as error:  # who asked is gone; its node asks again
+            _send(file, *_done(file, trainers))
+    except OSError as error:  # the ClientApp is gone; its node connects again
         print(f"nobody to answer to: {error}", file=sys.stderr, flush=True)
 
 
-def _done(file: BufferedRWPair, work: Work) -> tuple[dict[str, str], np.ndarray]:
+def _done(file: BufferedRWPair, trainers: TrainerCache) -> tuple[dict[str, str], np.ndarray]:
     """The answer to what is asked; what is wrong with it otherwise."""
     try:
         facts, weights = _receive(file)
         facts.pop("bytes")
-        update, attack = work.do(Job(**facts), weights)
+        update, attack = trainers.train(Job(**facts), weights)
     except (SecureAflError, RuntimeError, ValueError, TypeError, KeyError) as error:
         print(f"cannot train: {error}", file=sys.stderr, flush=True)
         reason = str(error) or type(error).__name__
@@ -122,7 +124,7 @@ def _done(file: BufferedRWPair, work: Work) -> tuple[dict[str, str], np.ndarray]
 
 
 def options_from(facts: Mapping[str, Any]) -> ClientOptions:
-    """A client_options as `join` spells it: data, and tables of settings for attack and privacy."""
+    """Client options as `join` passes them: data, and tables of settings for attack and privacy."""
     from secureafl.deployment.trainer import DEALT, ClientOptions
     from secureafl.experiment import from_mapping
 

@@ -48,7 +48,7 @@ def run_measured(experiment: Experiment, path: Path, checkpoint_seconds: float) 
     (path / ERRORS).write_text("".join(json.dumps(line) + "\n" for line in kept))
     for event in recording:
         if isinstance(event, ArrivalEvent) and _due(event.round + 1):
-            with (path / ERRORS).open("a") as file:
+            with (path / ERRORS).open("a") as file, simulation.compute:
                 file.write(json.dumps(measure(simulation)) + "\n")
         yield event
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from secureafl.core.errors import require
+from secureafl.core.flat_model import flatten, layout
 from secureafl.core.random import numpy_generator, torch_generator
 from secureafl.core.trees import name_tensors, rebuild
 from secureafl.core.types import (
@@ -19,12 +20,12 @@ from secureafl.core.types import (
     ClientGradients,
     Knowledge,
     ServerSnapshot,
-    ServerView,
 )
-from secureafl.linalg.vectors import flatten, layout, set_row
+from secureafl.linalg.vectors import set_row
 
 if TYPE_CHECKING:
-    from secureafl.core.server import Server, ServerState
+    from jaxtyping import Bool, Int
+
     from secureafl.experiment import Experiment
     from secureafl.partitions.shards import Shards
     from secureafl.runtime.clients import Clients
@@ -36,17 +37,23 @@ TrainOn = Callable[[Tensor, Tensor, Tensor], Tensor]
 class Attackers:
     """Stands between the attack and the run: it is shown what its `knows` allows, and no more."""
 
-    def __init__(self, experiment: Experiment, shards: Shards, clients: Clients) -> None:
-        """Choose them, and start the attack."""
+    def __init__(
+        self,
+        experiment: Experiment,
+        shards: Shards,
+        clients: Clients,
+        malicious: Bool[np.ndarray, " n"],
+        number: Int[np.ndarray, " n"],
+    ) -> None:
+        """Start the attack; `number` is that of each malicious client among these, from 0."""
         self._experiment, self._shards = experiment, shards
-        self._attack, self.device = experiment.attack, clients.data.pixel_mean.device
-        knows = self._attack.knows
+        self.attack, self.device = experiment.attack, clients.data.pixel_mean.device
+        knows = self.attack.knows
         known = get_args(Knowledge)
         require(knows in known, "attack.knows", knows, f"choose one of {', '.join(known)}")
-        self.malicious = choose_malicious(experiment, shards.group)
-        self.number = np.cumsum(self.malicious) - 1  # of a malicious client among these
+        self.malicious, self.number = malicious, number
         self._numbers = torch.arange(experiment.clients, device=self.device)
-        self.state = self._attack.init(_context(experiment, clients))
+        self.state = self.attack.init(_context(experiment, clients))
         self._client_gradients = None if knows == "own" else self._no_gradients(clients.model)
 
     def _no_gradients(self, model: torch.nn.Module) -> ClientGradients:
@@ -64,7 +71,7 @@ class Attackers:
         self, inputs: Tensor, labels: Tensor, attacker_index: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The batch that this attacker trains on."""
-        return self._attack.poison_batch(self.state, inputs, labels, attacker_index)
+        return self.attack.poison_batch(self.state, inputs, labels, attacker_index)
 
     def note(self, client: int, gradient: Tensor) -> None:
         """Let the attack know what a client trained, if it may.
@@ -72,27 +79,37 @@ class Attackers:
         A gradient that is not finite tells nothing; the one before it stays.
         """
         table = self._client_gradients
-        if table is None or (self._attack.knows == "colluders" and not self.malicious[client]):
+        if table is None or (self.attack.knows == "colluders" and not self.malicious[client]):
             return
         number, finite = self._numbers[client], torch.isfinite(gradient).all()
         set_row(table.gradients, number, gradient, finite)
         set_row(table.known, number, finite, finite)
 
+    @property
+    def see_server(self) -> bool:
+        """Whether `poison_update` must be given a snapshot of the server."""
+        return self.attack.knows == "defense"
+
     def poison_update(
-        self, trained: Arrival, client: int, train_on: TrainOn, server: Server, state: ServerState
+        self,
+        trained: Arrival,
+        client: int,
+        now: int,
+        train_on: TrainOn,
+        snapshot: ServerSnapshot | None = None,
     ) -> Tensor:
-        """What the client uploads instead of what it trained."""
-        now, seed = state.round, self._experiment.seed
+        """What the client uploads in round `now` instead of what it trained."""
+        made = self._experiment
         seen = AttackerView(
             now,
             int(self.number[client]),
-            server.learning_rate,
-            torch_generator(seed, "attack", now + 1, self.device),
+            made.training.server_rate,
+            torch_generator(made.seed, "attack", now + 1, self.device),
             self._further_training(client, now, train_on),
             self._client_gradients,
-            self._server_snapshot(server, state) if self._attack.knows == "defense" else None,
+            snapshot,
         )
-        update, changed = self._attack.poison_update(self.state, trained, seen)
+        update, changed = self.attack.poison_update(self.state, trained, seen)
         self._keep(changed)
         return update
 
@@ -108,12 +125,6 @@ class Attackers:
             return train_on(weights, rows.to(self.device, non_blocking=True), attacker_index)
 
         return train
-
-    def _server_snapshot(self, server: Server, state: ServerState) -> ServerSnapshot:
-        now = torch.tensor(state.round).to(self.device, non_blocking=True)
-        fixed = server.learning_rate, server.root_data, server.samples
-        view = ServerView(now, state.weights, *fixed)
-        return ServerSnapshot(server.defense, state.defense, view)
 
     def _keep(self, state: Any) -> None:
         """Take over the attack's new state."""
@@ -138,6 +149,12 @@ class Attackers:
         self.state = rebuild(self.state, "attack", named)
         if self._client_gradients is not None:
             self._client_gradients = rebuild(self._client_gradients, "trained", named)
+
+
+def make_attackers(experiment: Experiment, shards: Shards, clients: Clients) -> Attackers:
+    """The experiment's malicious clients, numbered one after the other."""
+    malicious = choose_malicious(experiment, shards.group)
+    return Attackers(experiment, shards, clients, malicious, np.cumsum(malicious) - 1)
 
 
 def choose_malicious(experiment: Experiment, group: np.ndarray) -> np.ndarray:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from secureafl.core.errors import ConfigError
+from secureafl.core.flat_model import call_flat, flatten, mixes_samples, train_flat
 from secureafl.core.types import Data
-from secureafl.linalg.vectors import call_flat, flatten, mixes_samples, train_flat
 from secureafl.tasks.faster import fast_gradient
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Clients:
 
         For a running statistic it is what a step turns into the layer's own update.
         """
-        inputs, labels = self._batch(rows)
+        inputs, labels = self.batch(rows)
         if poison:
             inputs, labels = poison(inputs, labels)
         gradient = fast_gradient(self.task, self.model, weights, inputs, labels)
@@ -103,7 +103,7 @@ class Clients:
 
     def _private_gradient(self, weights: Tensor, rows: Tensor, draw: Tensor) -> Tensor:
         """Mean of the samples' gradients, each cut, with noise."""
-        inputs, labels = self._batch(rows)
+        inputs, labels = self.batch(rows)
 
         def loss(weights: Tensor, one: Tensor, label: Tensor) -> Tensor:
             outputs, _ = train_flat(self.model, weights, one[None])
@@ -115,7 +115,8 @@ class Clients:
         total = self.training.privacy.release(gradients, draw)
         return total * (self.training.upload_scale / len(rows))
 
-    def _batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def batch(self, rows: Int[Tensor, " b"]) -> tuple[Tensor, Tensor]:
+        """Standardised inputs and labels of these training samples."""
         inputs = self._standardised(self.data.train_inputs.index_select(0, rows))
         return inputs, self.data.train_labels.index_select(0, rows)
 
@@ -165,16 +166,4 @@ def _repeatable() -> AbstractContextManager[None]:
     """Same bits at every run on a GPU; convolutions in TF32, PyTorch's default, and much faster."""
     return torch.backends.cudnn.flags(
         enabled=True, benchmark=False, deterministic=True, allow_tf32=True
-    )
-
-
-def on_device(data: Data, device: torch.device) -> Data:
-    """The data set with its tensors moved."""
-    return data._replace(
-        train_inputs=data.train_inputs.to(device),
-        train_labels=data.train_labels.to(device),
-        test_inputs=data.test_inputs.to(device),
-        test_labels=data.test_labels.to(device),
-        pixel_mean=data.pixel_mean.to(device),
-        pixel_std=data.pixel_std.to(device),
     )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from secureafl.core.decisions import HostDecision, from_numbers, numbers_of, to_host
 from secureafl.core.random import first_draw
-from secureafl.core.server import Server, ServerState
+from secureafl.core.server import NORM, Server, ServerState, Upload
 from secureafl.core.trees import name_tensors
 from secureafl.core.types import Decision
 from secureafl.linalg.vectors import norm
@@ -27,22 +28,6 @@ Jobs = Tensor  # a row for each arrival (`runtime.batches.pack_jobs`)
 
 # Changes the batch of a malicious client, whose number among these comes last.
 Poison = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-
-
-class HostDecision(NamedTuple):
-    """A decision as the host sees it."""
-
-    accepted: bool
-    stepped: bool
-    scores: dict[str, float]
-    reason: str  # why, if it was not accepted
-
-    def with_score(self, name: str, value: float) -> HostDecision:
-        """The same with one score more."""
-        return self._replace(scores={**self.scores, name: value})
-
-
-Later = Callable[[], Any]  # gives something that may still be under way
 
 
 class Eager:
@@ -90,18 +75,21 @@ class Eager:
     def _poison_as(self, attacker_index: Int[Tensor, ""]) -> Change:
         return lambda inputs, labels: self._poison(inputs, labels, attacker_index)
 
-    def length(self, update: Float[Tensor, " d"]) -> Later:
-        """The norm of what this arrival uploads."""
-        return lambda: float(norm(update))
+    def measure(self, update: Tensor) -> tuple[Float[Tensor, ""], Callable[[], float]]:
+        """The norm of what this arrival uploads, and what reads it."""
+        length = norm(update.detach())
+        return length, lambda: float(length)
 
-    def judge(self, state: ServerState, update: Tensor) -> tuple[Later, ServerState]:
-        """A verdict on that upload, and the server's state after it (less the ledger's part)."""
-        decision, weights, defense = self._server.judge(
-            state.weights, state.defense, self._job[:MEMBER], update, self._base
-        )
-        figures = torch.stack(_figures(decision))
-        state = ServerState(state.round + 1, weights, defense, state.ledger)
-        return lambda: _host_decision(figures.tolist(), [*decision.scores], decision.reason), state
+    def decide(
+        self, state: ServerState, upload: Upload, update: Tensor, base: Tensor
+    ) -> tuple[Decision, Tensor, Any]:
+        """The server's decision on that upload, the new weights and the defence's new state."""
+        given = self._job[:MEMBER], update, base
+        return self._server.decide(state.weights, state.defense, *given)
+
+    def to_host(self, decision: Decision) -> HostDecision:
+        """The decision of this arrival, once the engine is no longer busy."""
+        return to_host(decision)
 
     def forget(self, state: ServerState, client: int) -> ServerState:
         """The server's state without what the defence remembers of a client."""
@@ -131,16 +119,16 @@ class Replayed(Eager):
         self._outside = torch.cuda.default_stream()
         self._job, self._base = jobs[0].clone(), state.weights.clone()
         self._update = torch.zeros_like(state.weights)
-        self._length, self._figures = Reading(stream), Reading(stream)
+        self._length, self._numbers = Reading(stream), Reading(stream)
         self._expected = self._length
         self._clean = Recorded(self._train_and_measure, stream)
         self._poisoned = Recorded(lambda: super(Replayed, self).train(True), stream)
-        self._measure = Recorded(lambda: self._length.write(norm(self._update)), stream)
+        self._other = Recorded(self._measure_update, stream)
         self._further: tuple[tuple[Tensor, ...], Recorded] | None = None
         changed = _tensors(state.weights, state.defense)
         self._step = Recorded(lambda: self._step_in_place(state), stream, changed)
-        self._names: list[str] = []
-        self._reason = ""
+        self._norm: Tensor | None = None  # of the update, where the last replay left it
+        self._decision: Decision | None = None  # likewise
 
     @contextlib.contextmanager
     def here(self) -> Iterator[None]:
@@ -166,13 +154,18 @@ class Replayed(Eager):
         """See `Eager`."""
         if poisoned:
             return self._poisoned()
-        self._clean()
+        self._norm = self._clean()
         self._expect(self._length)
         return self._update
 
-    def _train_and_measure(self) -> None:
+    def _train_and_measure(self) -> Tensor:
         self._update.copy_(super().train(False))
-        self._length.write(norm(self._update))
+        return self._measure_update()
+
+    def _measure_update(self) -> Tensor:
+        length = norm(self._update)
+        self._length.write(length)
+        return length
 
     def train_on(self, weights: Tensor, rows: Tensor, attacker_index: Tensor) -> Tensor:
         """See `Eager`."""
@@ -186,20 +179,31 @@ class Replayed(Eager):
             place.copy_(tensor, non_blocking=True)
         return recorded().clone()
 
-    def length(self, update: Tensor) -> Later:
-        """See `Eager`."""
+    def measure(self, update: Tensor) -> tuple[Tensor, Callable[[], float]]:
+        """See `Eager`; an update trained here was measured with the training."""
         if update is not self._update:
-            self._update.copy_(update)
-            self._measure()
+            self._update.copy_(update.detach())
+            self._norm = self._other()
             self._expect(self._length)
-        return self._length.read
+        assert self._norm is not None
+        return self._norm, self._length.read
 
-    def judge(self, state: ServerState, update: Tensor) -> tuple[Later, ServerState]:
-        """See `Eager`; the upload is the one measured last."""
+    def decide(
+        self, state: ServerState, upload: Upload, update: Tensor, base: Tensor
+    ) -> tuple[Decision, Tensor, Any]:
+        """See `Eager`; the recorded step knows where update and base lie, and writes in place."""
         self._step()
-        self._expect(self._figures)
-        state = state._replace(round=state.round + 1)
-        return lambda: _host_decision(self._figures.read(), self._names, self._reason), state
+        self._expect(self._numbers)
+        assert self._decision is not None
+        return self._decision, state.weights, state.defense
+
+    def to_host(self, decision: Decision) -> HostDecision:
+        """See `Eager`; what the recorded step left for the host is not read from the device."""
+        if self._decision is None or decision.direction is not self._decision.direction:
+            return to_host(decision)  # refused: no step was taken
+        made = self._decision
+        host = from_numbers(self._numbers.read(), [*made.scores], made.reason)
+        return host._replace(scores={**host.scores, NORM: self._length.read()})
 
     def forget(self, state: ServerState, client: int) -> ServerState:
         """See `Eager`; not recorded, because it is rare, but written to where the step looks."""
@@ -212,30 +216,14 @@ class Replayed(Eager):
         self._expected = reading
 
     def _step_in_place(self, state: ServerState) -> None:
-        decision, weights, defense = self._server.judge(
+        decision, weights, defense = self._server.decide(
             state.weights, state.defense, self._job[:MEMBER], self._update, self._base
         )
-        self._names, self._reason = [*decision.scores], decision.reason
+        self._decision = decision
         # Before anything they rest on is overwritten.
-        self._figures.write(torch.stack(_figures(decision)))
+        self._numbers.write(numbers_of(decision))
         put_back(_tensors(state.weights, state.defense), _tensors(weights, defense))
-
-
-def to_host(decision: Decision) -> HostDecision:
-    """A decision that is no longer under way."""
-    figures = torch.stack(_figures(decision)).tolist()
-    return _host_decision(figures, [*decision.scores], decision.reason)
 
 
 def _tensors(weights: Tensor, defense: Any) -> list[Tensor]:
     return [weights, *name_tensors(defense, "").values()]
-
-
-def _figures(decision: Decision) -> list[Tensor]:
-    return [f.double() for f in (decision.accepted, decision.ready, *decision.scores.values())]
-
-
-def _host_decision(figures: list[float], names: list[str], reason: str) -> HostDecision:
-    accepted, stepped, *scores = figures
-    named = dict(zip(names, scores, strict=True))
-    return HostDecision(bool(accepted), bool(stepped), named, "" if accepted else reason)

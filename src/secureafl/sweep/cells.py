@@ -13,7 +13,8 @@ from secureafl.core.errors import LockedError, SecureAflError
 from secureafl.core.events import Event
 from secureafl.experiment import Experiment, from_mapping, to_mapping
 from secureafl.runs.folder import RESULT
-from secureafl.simulation.run import open_run, require_same
+from secureafl.runtime.records import require_same
+from secureafl.simulation.run import open_run
 from secureafl.sweep.tally import RunProgress
 
 _REPORT_SECONDS = 0.5

@@ -15,8 +15,8 @@ import torch
 
 from secureafl.core.events import Event
 from secureafl.experiment import Experiment
+from secureafl.runtime.devices import choose_device
 from secureafl.simulation.run import Recording
-from secureafl.simulation.simulator import choose_device
 from secureafl.sweep.cells import RunningCell, Task, Update, stop_signals, unfinished
 from secureafl.sweep.sharing import shared_gpu
 from secureafl.sweep.tally import RunProgress

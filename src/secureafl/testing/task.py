@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from secureafl.core.errors import ConfigError
+from secureafl.core.flat_model import flatten, train_flat
 from secureafl.core.protocols import Task
 from secureafl.core.types import Data
 from secureafl.experiment import Training
-from secureafl.linalg.vectors import flatten, train_flat
 from secureafl.runtime.clients import Clients
 from secureafl.testing.rules import (
     ContractError,
@@ -52,7 +52,7 @@ def check_task(task: Task) -> None:
     demand(finite, f"{name}.loss", "its gradient is not finite", remedy)
     _check_metrics(task, clients, name)
     with no_host_reads(f"{name}.model"):
-        inputs, _ = clients._batch(rows)
+        inputs, _ = clients.batch(rows)
         train_flat(task.model().to("meta"), flatten(model).to("meta"), on_meta(inputs))
     check_repeats(lambda: _same_seed(task), f"{name}.model")
 
@@ -91,7 +91,7 @@ def _check_hidden_state(clients: Clients, name: str) -> None:
 def _check_training(clients: Clients, rows: Tensor, name: str) -> Tensor:
     """The gradient of one batch, whose outputs fit its labels."""
     task, data, model = clients.task, clients.data, clients.model
-    inputs, labels = clients._batch(rows)
+    inputs, labels = clients.batch(rows)
     outputs = model(inputs)
     shapes = f"outputs are {tuple(outputs.shape)} for labels {tuple(labels.shape)}"
     if labels.dtype == torch.int64:

@@ -112,7 +112,8 @@ class _Meter:
         simulation, honest = self._simulation, self.objective.honest
         client = int(simulation.trace.client[simulation.round])
         weights, state = simulation.weights, simulation.defense_state
-        vectors = _array(estimates(self._defense, state, weights))
+        with simulation.compute:
+            vectors = _array(estimates(self._defense, state, weights))
         accepted = _accepted(simulation.advance())
         upload, base = self._last_upload(client)
         before, after = _array(weights), _array(simulation.weights)

@@ -18,7 +18,7 @@ from torch.nn.functional import pad, relu
 Norm = Literal["batch", "group"]
 
 _CHANNELS_PER_GROUP = 8
-# Of running statistics. They travel as gradients (`linalg.vectors`). At a learning rate of 0.01 a
+# Of running statistics. They travel as gradients (`core.flat_model`). At a learning rate of 0.01 a
 # statistic's is then its plain deviation; with the usual 0.1 it would be ten times as long, and
 # norms and Lipschitz factors would see little else. A mean over about 100 uploads also suits 50
 # clients that hold different labels.

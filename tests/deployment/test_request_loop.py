@@ -15,8 +15,8 @@ from secureafl.deployment.coordinator import Coordinator
 from secureafl.deployment.logs import Log
 from secureafl.deployment.messages import REFUSALS
 from secureafl.deployment.options import Options
-from secureafl.deployment.server_app import Conversation
-from secureafl.deployment.worker import Job, Work, options_from
+from secureafl.deployment.server_app import RequestLoop
+from secureafl.deployment.worker import Job, TrainerCache, options_from
 from secureafl.runs.folder import read_events
 
 
@@ -40,39 +40,39 @@ class Clock:
 def clock(monkeypatch):
     made = Clock()
     monkeypatch.setattr(server_app, "time", made)
-    monkeypatch.setattr("secureafl.simulation.run._commit", lambda: None)
+    monkeypatch.setattr("secureafl.runtime.records._commit", lambda: None)
     return made
 
 
-WORK = Work(options_from({}))
+TRAINERS = TrainerCache(options_from({}))
 
 
 def honest(message):
     """What our ClientApp answers."""
     arrays, request = message.content["arrays"], message.content["request"]
     weights = np.concatenate([a.numpy().reshape(-1) for a in arrays.values()])
-    update, _ = WORK.do(Job(**{name: request[name] for name in Job._fields}), weights)
+    update, _ = TRAINERS.train(Job(**{name: request[name] for name in Job._fields}), weights)
     shapes = {name: array.shape for name, array in arrays.items()}
     return [reply(message, RecordDict({"update": named_arrays(update, shapes)}))]
 
 
 class Server:
-    """A conversation with some nodes until the run is finished, or for some turns."""
+    """A request loop with some nodes until the run is finished, or for some turns."""
 
     def __init__(self, folder, nodes, clock, experiment=None, options=None):
         self.experiment = experiment or tiny(clients=4, rounds=30)
         self.path, self.clock = folder / "run", clock
         self.coordinator = Coordinator(self.experiment)
         self.coordinator.create(self.path)
-        self.coordinator.take_up(self.path)
+        self.coordinator.open(self.path)
         self.grid, self.told = Here(nodes), []
         log = lambda what, **facts: self.told.append((what, facts))  # noqa: E731
-        self.conversation = Conversation(self.grid, self.coordinator, options or Options(), log)
+        self.loop = RequestLoop(self.grid, self.coordinator, options or Options(), log)
 
     def turns(self, count):
         for _ in range(count):
             if not self.coordinator.finished:
-                self.conversation.turn()
+                self.loop.turn()
                 self.clock.now += 0.25
 
     def run(self, turns=10_000):

@@ -1,0 +1,41 @@
+"""What an experiment fixes before its first round: the model's weights and who holds which data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from secureafl.core.random import numpy_generator, torch_generator
+
+if TYPE_CHECKING:
+    from secureafl.core.types import Data
+    from secureafl.experiment import Experiment
+    from secureafl.partitions.shards import Shards
+
+
+def seeded_model(experiment: Experiment, device: torch.device) -> torch.nn.Module:
+    """The model before the first round."""
+    # Modules draw their first weights from torch's global generator; it is put back afterwards.
+    with torch.random.fork_rng(devices=[]):
+        cpu = torch.device("cpu")
+        torch.manual_seed(torch_generator(experiment.seed, "model", 0, cpu).initial_seed())
+        return experiment.task.model().to(device)
+
+
+def deal_samples(experiment: Experiment, data: Data) -> Shards:
+    """The training samples of each client, and the group it belongs to."""
+    rng = numpy_generator(experiment.seed, "partition")
+    labels, origin = data.train_labels.numpy(), data.train_origin
+    dealt = experiment.partition.deal
+    return dealt(labels, experiment.clients, rng, None if origin is None else origin.numpy())
+
+
+def count_labels(data: Data, shards: Shards) -> list[list[int]] | None:
+    """How many samples of each class every client holds; None for a regression."""
+    if data.train_labels.is_floating_point():
+        return None
+    labels = data.train_labels.numpy()
+    classes = int(labels.max()) + 1
+    return [np.bincount(labels[rows], minlength=classes).tolist() for rows in shards.rows]

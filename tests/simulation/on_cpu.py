@@ -1,0 +1,62 @@
+"""The recorded engine without a GPU: what is recorded runs again at each call, on the CPU."""
+
+import contextlib
+
+import pytest
+import torch
+
+from secureafl.simulation import engine
+from secureafl.simulation.simulator import Simulation
+
+_WARM_UPS = 2
+
+
+class _Recorded:
+    """As `cuda_graph.Recorded`: warm-up calls leave no trace in what only real calls may change."""
+
+    def __init__(self, function, stream, changed=()):
+        self._function, self._changed, self._warm = function, list(changed), False
+
+    def __call__(self):
+        if not self._warm:
+            self._warm = True
+            before = [tensor.clone() for tensor in self._changed]
+            for _ in range(_WARM_UPS):
+                self._function()
+            for tensor, earlier in zip(self._changed, before, strict=True):
+                tensor.copy_(earlier)
+        return self._function()
+
+
+class _Reading:
+    """As `cuda_graph.Reading`: numbers are under way for two looks after they are expected."""
+
+    def __init__(self, stream):
+        self._looks, self._values = 0, None
+
+    def write(self, values):
+        self._values = values.clone()
+
+    def expect(self):
+        self._looks = 2
+
+    @property
+    def under_way(self):
+        self._looks -= 1
+        return self._looks >= 0
+
+    def read(self):
+        return self._values.tolist()
+
+
+@contextlib.contextmanager
+def recorded_engine():
+    """Simulations made inside record their rounds, whatever their device."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "Recorded", _Recorded)
+        patch.setattr(engine, "Reading", _Reading)
+        for name in ("Stream", "default_stream"):
+            patch.setattr(torch.cuda, name, lambda: None)
+        patch.setattr(torch.cuda, "set_stream", lambda stream: None)
+        patch.setattr(Simulation, "_can_record", lambda self: True)
+        yield
