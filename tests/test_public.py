@@ -1,5 +1,9 @@
 """What users see is what the docs say."""
 
+import ast
+import doctest
+import inspect
+import operator
 import os
 import re
 import shutil
@@ -9,6 +13,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+import torch
 
 import secureafl
 from secureafl.aggregators import AGGREGATORS
@@ -20,11 +25,37 @@ from secureafl.reproduce.plan import Request
 ROOT = Path(__file__).parents[1]
 
 
+FOLDERS = {name for name in secureafl.__all__ if inspect.ismodule(getattr(secureafl, name))}
+PUBLIC = [
+    *(f"secureafl.{name}" for name in sorted({*secureafl.__all__} - FOLDERS)),
+    *(f"secureafl.testing.{name}" for name in secureafl.testing.__all__),
+]
+
+
 def test_exported_names_exist_and_unknown_ones_are_refused():
     for name in secureafl.__all__:
-        assert getattr(secureafl, name).__name__ == name
+        assert getattr(secureafl, name).__name__.removeprefix("secureafl.") == name
+    assert set(secureafl.__all__) < set(dir(secureafl))
     with pytest.raises(AttributeError, match="has no attribute 'Defence'"):
         secureafl.Defence  # noqa: B018
+
+
+def test_type_checkers_are_told_of_the_same_names():
+    tree = ast.parse(Path(secureafl.__file__).read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    told = {alias.asname for line in block.body for alias in line.names}
+    assert told == set(secureafl.__all__)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_name_has_examples_that_hold(name):
+    thing = operator.attrgetter(name.removeprefix("secureafl."))(secureafl)
+    given = {"secureafl": secureafl, "torch": torch}
+    examples = doctest.DocTestParser().get_doctest(thing.__doc__, given, name, None, 0)
+    assert examples.examples, "every public name shows how it is used"
+    said = []
+    doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(examples, out=said.append)
+    assert not said, "".join(said)
 
 
 def test_importing_the_package_does_not_import_torch():

@@ -51,7 +51,11 @@ _PLUG_INS: dict[str, type] = {
 
 @dataclass(frozen=True)
 class Training:
-    """What one client does for one upload."""
+    """What one client does for one upload.
+
+    >>> secureafl.Training(batch_size=8, local_steps=4).samples
+    32
+    """
 
     batch_size: int = 32
     learning_rate: float = 0.01  # eta
@@ -86,7 +90,11 @@ class Training:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """When the global model is measured."""
+    """When the global model is measured.
+
+    >>> sorted(secureafl.Evaluation(every=4, late=1).rounds(10))
+    [0, 4, 8, 10]
+    """
 
     every: int = 0  # rounds; 0: ten times in all, but at least every 500 rounds
     late: int = 5  # evaluations spread over the last 10 % of rounds; results average these
@@ -108,7 +116,12 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything that decides the result of a run."""
+    """Everything that decides the result of a run.
+
+    >>> attack = secureafl.attacks.SignFlip(factor=3.0)
+    >>> secureafl.Experiment(rounds=100, clients=10, malicious=0.3, attack=attack).num_malicious
+    3
+    """
 
     seed: int = 0
     rounds: int = 20_000  # arrivals
@@ -180,7 +193,12 @@ class Experiment:
 
 
 def from_mapping(values: Mapping[str, Any]) -> Experiment:
-    """The experiment a TOML file's content describes."""
+    """The experiment a TOML file's content describes.
+
+    >>> defense = {"kind": "fed_buff", "buffer_size": 4}
+    >>> secureafl.from_mapping({"clients": 10, "defense": defense}).defense
+    FedBuff(buffer_size=4)
+    """
     return settings.build(Experiment, values, TABLES)
 
 
@@ -198,7 +216,14 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def read_experiment(path: Path) -> Experiment:
-    """The experiment in a TOML file."""
+    """The experiment in a TOML file.
+
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp(), "mine.toml")
+    >>> _ = path.write_text('clients = 10')
+    >>> secureafl.read_experiment(path).clients
+    10
+    """
     return from_mapping(read_settings(path))
 
 

@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TriggerAttack:
-    """Base of the backdoors: their common settings, and what follows from these alone."""
+    """Base of the backdoors: their common settings, and what follows from these alone.
+
+    >>> secureafl.TriggerAttack(target_class=3, trigger_side=2)
+    TriggerAttack(target_class=3, poisoned_share=0.5, trigger_side=2)
+    """
 
     target_class: int = 0
     poisoned_share: float = 0.5

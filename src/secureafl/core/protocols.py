@@ -36,7 +36,11 @@ State = TypeVar("State")
 
 @runtime_checkable
 class Defense(Protocol[State]):
-    """Decides what one arrival does to the model."""
+    """Decides what one arrival does to the model.
+
+    >>> isinstance(secureafl.defenses.Kardam(), secureafl.Defense)
+    True
+    """
 
     def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> State:
         """State before the first arrival, on the device of `weights`."""
@@ -64,7 +68,14 @@ class Remembers(Protocol[State]):
 
 @runtime_checkable
 class Aggregator(Protocol[State]):
-    """Makes one vector of those of n clients."""
+    """Makes one vector of those of n clients.
+
+    >>> rule, updates = secureafl.aggregators.Median(), torch.tensor([[1.0], [2.0], [99.0]])
+    >>> isinstance(rule, secureafl.Aggregator)
+    True
+    >>> rule.aggregate((), updates, present=torch.tensor([True, True, True]))[0]
+    tensor([2.])
+    """
 
     def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> State:
         """State before the first call."""
@@ -126,6 +137,9 @@ class Estimator(Protocol[State]):
     A guess is a combination of vectors remembered of that client: its last upload, the drift of the
     model since then, and more. The estimator decides what more is remembered and, from inner
     products alone, what share each vector has.
+
+    >>> isinstance(secureafl.estimators.Lbfgs(), secureafl.Estimator)
+    True
     """
 
     @property
@@ -154,6 +168,10 @@ class Attack(Protocol[State]):
 
     Its class says with a plain attribute, `knows = "colluders"`, what it must see beside its own
     client's data and model; it is shown no more than that.
+
+    >>> attack = secureafl.attacks.SignFlip(factor=2.0)
+    >>> isinstance(attack, secureafl.Attack), attack.knows
+    (True, 'own')
     """
 
     knows: str  # one of `Knowledge`, which the simulator checks
@@ -177,7 +195,11 @@ class Attack(Protocol[State]):
 
 @runtime_checkable
 class Backdoor(Attack[State], Protocol[State]):
-    """An attack with a trigger, so that its success rate can be measured."""
+    """An attack with a trigger, so that its success rate can be measured.
+
+    >>> isinstance(secureafl.attacks.Scaling(), secureafl.Backdoor)
+    True
+    """
 
     target_class: int
 
@@ -188,7 +210,11 @@ class Backdoor(Attack[State], Protocol[State]):
 
 @runtime_checkable
 class Task(Protocol):
-    """Data, model, loss and metrics."""
+    """Data, model, loss and metrics.
+
+    >>> isinstance(secureafl.tasks.FashionMnist(), secureafl.Task)
+    True
+    """
 
     def load(self) -> Data:
         """Read the data set."""
@@ -209,7 +235,11 @@ class Task(Protocol):
 
 @runtime_checkable
 class Partition(Protocol):
-    """Deals the training samples out to clients."""
+    """Deals the training samples out to clients.
+
+    >>> isinstance(secureafl.partitions.Dirichlet(), secureafl.Partition)
+    True
+    """
 
     def deal(
         self,
@@ -227,7 +257,11 @@ class Partition(Protocol):
 
 @runtime_checkable
 class ArrivalModel(Protocol):
-    """Draws who uploads when, and from which model, before training starts."""
+    """Draws who uploads when, and from which model, before training starts.
+
+    >>> isinstance(secureafl.arrivals.Uniform(), secureafl.ArrivalModel)
+    True
+    """
 
     def draw(self, rounds: int, num_clients: int, rng: np.random.Generator) -> Any:
         """The whole schedule (`arrivals.trace.Trace`)."""

@@ -28,7 +28,12 @@ FEW = 10  # clients: of so few most could be liars
 
 
 def lower_median(values: Float[Tensor, " n"], which: Bool[Tensor, " n"]) -> Float[Tensor, ""]:
-    """Of the values marked, the middle one, the smaller of two; infinite if there are none."""
+    """Of the values marked, the middle one, the smaller of two; infinite if there are none.
+
+    >>> values, which = torch.tensor([5.0, 1.0, 3.0, 9.0]), torch.tensor([True, True, True, False])
+    >>> secureafl.lower_median(values, which)
+    tensor(3.)
+    """
     ordered = torch.where(which, values, torch.inf).sort().values
     return row(ordered, (which.sum() - 1).clamp(min=0) // 2)
 

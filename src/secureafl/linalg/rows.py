@@ -17,7 +17,12 @@ _BLOCK = 1 << 16  # coordinates turned into float64 at a time, not to double the
 
 
 def masked(values: Float[Tensor, "n d"], present: Bool[Tensor, " n"]) -> Float[Tensor, "n d"]:
-    """The rows present, zeros elsewhere; not always a copy."""
+    """The rows present, zeros elsewhere; not always a copy.
+
+    >>> secureafl.masked(torch.ones(2, 2), present=torch.tensor([True, False]))
+    tensor([[1., 1.],
+            [0., 0.]])
+    """
     if values.device.type == "cpu" and bool(present.all()):
         return values
     return torch.where(present[:, None], values, 0)
@@ -37,7 +42,11 @@ def smallest(scores: Float[Tensor, "*n m"], number: Int[Tensor, " ..."]) -> Bool
 
 
 def mean_of(rows: Float[Tensor, "n d"], chosen: Bool[Tensor, " n"]) -> Float[Tensor, " d"]:
-    """Mean of the chosen rows; zero if there is none. The others must be finite."""
+    """Mean of the chosen rows; zero if there is none. The others must be finite.
+
+    >>> secureafl.mean_of(torch.tensor([[1.0], [3.0], [99.0]]), torch.tensor([True, True, False]))
+    tensor([2.])
+    """
     return weighted_mean(rows, chosen.double())
 
 
@@ -58,7 +67,11 @@ def deviation_of(
 
 
 def median_of(numbers: Float[Tensor, " n"], present: Bool[Tensor, " n"]) -> Float[Tensor, ""]:
-    """The middle one of the numbers present, or the mean of the two middle ones; 0 of none."""
+    """The middle one of the numbers present, or the mean of the two middle ones; 0 of none.
+
+    >>> secureafl.median_of(torch.tensor([1.0, 3.0, 99.0]), torch.tensor([True, True, False]))
+    tensor(2.)
+    """
     count = present.sum()
     middle = order_mean(numbers[:, None], present, (count - 1) // 2, count // 2).squeeze(0)
     return torch.where(count > 0, middle, 0)

@@ -35,8 +35,7 @@ def check_attack(attack: Attack) -> None:
     of another shape or dtype, or not finite; anything that is shown and gets changed in place; a
     read on the host in `poison_batch`; runs that cannot be repeated.
 
-    >>> from secureafl import SignFlip, testing
-    >>> testing.check_attack(SignFlip())
+    >>> secureafl.testing.check_attack(secureafl.attacks.SignFlip())
     """
     name = check_kind(attack, Attack, "check_attack")
     levels = ", ".join(map(repr, get_args(Knowledge)))

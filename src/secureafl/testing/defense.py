@@ -35,8 +35,7 @@ def check_defense(defense: Defense) -> None:
     where a `Decision` holds tensors; a read on the host; an upload, a base or the model changed in
     place; a direction of another shape, or not finite; runs that cannot be repeated.
 
-    >>> from secureafl import Kardam, testing
-    >>> testing.check_defense(Kardam())
+    >>> secureafl.testing.check_defense(secureafl.defenses.Kardam())
     """
     name = check_kind(defense, Defense, "check_defense")
     for dtype in (torch.float32, torch.float64):

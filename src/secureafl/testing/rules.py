@@ -19,10 +19,9 @@ _NO_VALUES = (NotImplementedError, RuntimeError)  # what torch raises where a va
 class ContractError(SecureAflError):
     """A plug-in breaks the contract; the message is one line: what it does, and the remedy.
 
-    >>> from secureafl import AsyncSgd, testing
-    >>> class Forgetful(AsyncSgd):
+    >>> class Forgetful(secureafl.defenses.AsyncSgd):
     ...     def init(self, num_clients, weights): return None
-    >>> testing.check_defense(Forgetful())
+    >>> secureafl.testing.check_defense(Forgetful())
     Traceback (most recent call last):
     secureafl.testing.rules.ContractError: Forgetful.init: the state is None; give a tensor, ...
     """

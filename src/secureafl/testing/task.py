@@ -34,8 +34,7 @@ def check_task(task: Task) -> None:
     a model that keeps something beside its flat vector, reads values on the host, or differs when
     it is made again with the same seed.
 
-    >>> from secureafl import FashionMnist, testing
-    >>> testing.check_task(FashionMnist(data_dir="embedded"))
+    >>> secureafl.testing.check_task(secureafl.tasks.FashionMnist(data_dir="embedded"))
     """
     name = check_kind(task, Task, "check_task")
     data, model = task.load(), task.model()
