@@ -91,6 +91,42 @@ def test_example_attack_loads_from_outside_the_package_with_its_preset(cli):
     assert '"attack": "my_attack@stealth"' in run_in_examples(cli, *words)
 
 
+EXAMPLES = ("my_defense.py", "my_attack.py", "my_task.py")
+PAGES = ("add-a-defense.md", "add-an-attack.md", "add-a-task.md")
+
+
+def imported(code):
+    """Modules of this package that are imported from."""
+    found = re.findall(r"^\s*(?:from|import) (secureafl[\w.]*)", code, re.MULTILINE)
+    return {*found}
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_example_imports_from_nowhere_but_the_package_itself(example):
+    assert imported((ROOT / "examples" / example).read_text()) == {"secureafl"}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_page_for_plug_ins_names_what_is_public(page):
+    text = (ROOT / "docs" / page).read_text()
+    assert imported(text) <= {"secureafl", "secureafl.testing"}
+    named = re.findall(r"\bsecureafl\.(\w+(?:\.\w+)*)", text)
+    assert named
+    for name in named:
+        operator.attrgetter(name)(secureafl)
+
+
+def test_examples_keep_the_contract(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    from my_attack import Against
+    from my_defense import NormBound
+    from my_task import Spirals
+
+    secureafl.testing.check_defense(NormBound())
+    secureafl.testing.check_attack(Against())
+    secureafl.testing.check_task(Spirals())
+
+
 @pytest.mark.parametrize("example", ["my_defense.py", "my_attack.py"])
 def test_example_is_as_short_as_promised(example):
     code = (ROOT / "examples" / example).read_text()
