@@ -208,7 +208,7 @@ def to_mapping(experiment: Experiment) -> dict[str, Any]:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """What a TOML file says of one experiment."""
+    """The settings of one experiment in a TOML file."""
     values = read_toml(path)
     if "axes" in values:
         raise ConfigError(f"{path}: a grid of experiments; run it with 'secureafl sweep {path}'")

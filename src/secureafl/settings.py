@@ -72,7 +72,7 @@ def build(cls: type, given: Mapping[str, Any], tables: Mapping[type, Table], pat
 
 
 def _unknown(path: str, remedy: str) -> str:
-    """What is said of a setting that there is not; an old name gets its new one as the remedy."""
+    """The message about an unknown setting; for an old name, the remedy is the new one."""
     if path in RENAMED:
         remedy = f"; it is called {RENAMED[path]!r} now"
     return f"unknown setting {path!r}{remedy}"
@@ -190,7 +190,7 @@ def _plug_in(
 def _refuse_settings_of_others(
     cls: type, settings: Mapping[str, Any], table: Table, path: str
 ) -> None:
-    """Say whose a setting is that the default does not have."""
+    """Raise, with the kinds that have it, for a setting that the default kind does not have."""
     for key in settings:
         owners = [kind for kind, other in table.items() if key in _names(other)]
         if owners and key not in _names(cls):

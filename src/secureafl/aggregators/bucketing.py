@@ -46,15 +46,15 @@ class Bucketing(Wrapper):
         draws = torch.zeros((), dtype=torch.int64, device=weights.device)
         return State(draws, self.inner.init(-(-num_clients // self.size), weights))
 
-    def aggregate_trusted(
+    def aggregate_with_root(
         self,
         state: State,
         values: Float[Tensor, "n d"],
         present: Bool[Tensor, " n"],
-        trusted_gradient: Float[Tensor, " d"] | None,
+        root_gradient: Float[Tensor, " d"] | None,
     ) -> tuple[Float[Tensor, " d"], State]:
         groups, filled = self._groups(state.draws, values, present)
-        vector, inner = apply_rule(self.inner, state.inner, groups, filled, trusted_gradient)
+        vector, inner = apply_rule(self.inner, state.inner, groups, filled, root_gradient)
         return vector, State(state.draws + 1, inner)
 
     def _groups(

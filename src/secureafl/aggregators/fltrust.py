@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FlTrust:
-    """Mean weighted by the cosine to the trusted gradient."""
+    """Mean weighted by the cosine to the gradient on the root data."""
 
     needs_root_data = True
 
@@ -36,16 +36,16 @@ class FlTrust:
     def aggregate(
         self, state: tuple[()], values: Float[Tensor, "n d"], present: Bool[Tensor, " n"]
     ) -> tuple[Float[Tensor, " d"], tuple[()]]:
-        raise ConfigError("fltrust: it needs clean samples of the server's own (trusted)")
+        raise ConfigError("fltrust: it needs root data, clean samples of the server's own")
 
-    def aggregate_trusted(
+    def aggregate_with_root(
         self,
         state: tuple[()],
         values: Float[Tensor, "n d"],
         present: Bool[Tensor, " n"],
-        trusted_gradient: Float[Tensor, " d"],
+        root_gradient: Float[Tensor, " d"],
     ) -> tuple[Float[Tensor, " d"], tuple[()]]:
-        own = exact_norm(trusted_gradient)
-        units, unit = directions(masked(values, present)), directions(trusted_gradient[None])[0]
+        own = exact_norm(root_gradient)
+        units, unit = directions(masked(values, present)), directions(root_gradient[None])[0]
         trust = torch.where(present, (units @ unit).double().clamp(min=0), 0)
         return own.to(values.dtype) * weighted_mean(units, trust), state

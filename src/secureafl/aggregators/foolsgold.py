@@ -1,4 +1,4 @@
-"""FoolsGold: clients that keep pulling in the same direction share one voice.
+"""FoolsGold: clients that keep pulling in the same direction share one weight.
 
 Sybils serve one purpose, so their summed updates point the same way; honest clients differ. Each
 client's weight falls with its greatest cosine to another client's sum of updates so far; one that

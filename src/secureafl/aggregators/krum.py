@@ -1,7 +1,7 @@
 """Krum: the one client whose nearest others are nearest.
 
 Each client is scored by the sum of its squared distances to its n - f - 2 nearest others; the
-update with the smallest score is taken whole. Attackers far from the honest crowd score badly,
+update with the smallest score is taken whole. Attackers far from the honest clients score badly,
 and a minority of them cannot lend each other enough neighbours.
 
 With so few clients that no neighbour would be left (n < f + 3), the nearest one counts.

@@ -42,16 +42,16 @@ class NearestNeighbourMixing(Wrapper):
     def forget(self, state: Any, client: Int[Tensor, ""]) -> Any:
         return forget(self.inner, state, client)
 
-    def aggregate_trusted(
+    def aggregate_with_root(
         self,
         state: Any,
         values: Float[Tensor, "n d"],
         present: Bool[Tensor, " n"],
-        trusted_gradient: Float[Tensor, " d"] | None,
+        root_gradient: Float[Tensor, " d"] | None,
     ) -> tuple[Float[Tensor, " d"], Any]:
         count = present.sum()
         number = count - assumed_malicious(count, self.share)
         nearest = smallest(squared_distances(values, present), number)
         shares = torch.where(nearest & present[:, None], 1 / number.double(), 0).to(values.dtype)
         mixed = shares @ masked(values, present)
-        return apply_rule(self.inner, state, mixed, present, trusted_gradient)
+        return apply_rule(self.inner, state, mixed, present, root_gradient)

@@ -2,7 +2,7 @@
 
 Clients far from all others in that plane are left out; k-means splits the rest, and the cluster
 whose members point least alike is kept, since those who share a backdoor point more alike than
-those who share only the task; who is far from the others in it is left out too. The rest is
+those who share only the task; a client far from the others in it is left out too. The rest is
 averaged.
 
 With one or two clients there is nothing to cluster, and the mean is taken.

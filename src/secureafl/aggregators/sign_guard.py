@@ -2,7 +2,7 @@
 
 Updates much shorter or longer than the median are left out. On a random tenth of the coordinates,
 the shares of positive, zero and negative entries place each client in a cube; mean shift finds
-the largest cluster there. Who passes both is clipped to the median length and averaged.
+the largest cluster there. What passes both is clipped to the median length and averaged.
 
 If nobody passes both, the length alone decides. With fewer than four clients, or where half of
 them have the same shares of signs as others, there are no clusters to tell apart and everybody

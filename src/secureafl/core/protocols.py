@@ -104,12 +104,12 @@ class RootDataRule(Aggregator[State], Protocol[State]):
     One that cannot do without, or is made of such a one, has the trait `needs_root_data`.
     """
 
-    def aggregate_trusted(
+    def aggregate_with_root(
         self,
         state: State,
         values: Float[Tensor, "n d"],
         present: Bool[Tensor, " n"],
-        trusted_gradient: Float[Tensor, " d"],
+        root_gradient: Float[Tensor, " d"],
     ) -> tuple[Float[Tensor, " d"], State]:
         """Like `aggregate`, which is used instead where there is no such gradient."""
         ...

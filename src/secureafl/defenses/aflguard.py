@@ -1,7 +1,7 @@
 """AFLGuard: an upload must lie near the gradient on the server's own clean samples.
 
 The server computes what it would upload itself and takes a client's upload, unchanged, if the
-difference between the two is short compared with its own; so length and direction are judged at
+difference between the two is short compared with its own; so length and direction are tested at
 once. With label skew, a small `closeness` turns many honest uploads away too.
 
 Fang, Liu, Gong, Bentley, "AFLGuard: Byzantine-robust asynchronous federated learning", ACSAC 2022.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Aflguard:
-    """Accept iff ||g - g_s|| <= closeness * ||g_s||, with g_s of the trusted samples now."""
+    """Accept iff ||g - g_s|| <= closeness * ||g_s||, with g_s the gradient on the root data now."""
 
     # lambda. With the 1.5 that is said to be the authors' an untrained model takes next to no
     # upload of a client with label skew, and never gets trained (docs/coverage.md).

@@ -39,8 +39,8 @@ class AsyncDefender:
     """w <- w - eta * max(0, cos(g, r)) * g, with g no longer than `headroom` times the mean.
 
     The mean is over all uploads. Over accepted ones only, whoever agrees with the last few would
-    decide who is heard next, and with label skew the model soon follows a single group of clients.
-    For the same reason every upload counts fully until the mean has its usual length of memory.
+    decide which uploads count next, and with label skew the model soon follows one group of
+    clients. For the same reason every upload counts fully until the mean has its usual memory.
     Lengths have a mean of their own, because that of the uploads shrinks wherever they disagree.
     """
 

@@ -115,9 +115,9 @@ def _direction(state: State, now: Int[Tensor, ""]) -> Float[Tensor, " d"]:
     distances = (1 - state.units @ state.units.mT).clamp(min=0).double()
     counted = closest_majority(distances, state.known) & state.fresh
     current = torch.arange(models, device=now.device) == now
-    voices = torch.where(current, counted.sum(dim=1), clients)
+    divisors = torch.where(current, counted.sum(dim=1), clients)
     clipped = torch.minimum(state.lengths, state.radius[:, None])
-    shares = torch.where(counted, clipped / voices[:, None], 0.0).to(state.units.dtype)
+    shares = torch.where(counted, clipped / divisors[:, None], 0.0).to(state.units.dtype)
     return shares.view(-1) @ state.units.view(models * clients, -1)
 
 

@@ -70,8 +70,8 @@ class Sageflow:
         return Decision(accepted, accepted, direction, scores, "entropy"), state
 
 
-def _entropy_and_loss(trusted: RootData, weights: Tensor) -> tuple[Float[Tensor, ""], ...]:
-    """Mean entropy of the model's answers to the trusted samples, and their cross entropy."""
-    outputs = trusted.outputs(weights).double()
+def _entropy_and_loss(root_data: RootData, weights: Tensor) -> tuple[Float[Tensor, ""], ...]:
+    """Mean entropy of the model's outputs on the root data, and their cross entropy."""
+    outputs = root_data.outputs(weights).double()
     entropy = torch.special.entr(outputs.softmax(dim=1)).sum(dim=1).mean()
-    return entropy, cross_entropy(outputs, trusted.labels)
+    return entropy, cross_entropy(outputs, root_data.labels)

@@ -3,7 +3,7 @@
 The upload is rescaled to the length of the gradient on the server's samples and applied if the
 two agree. `form = "cosine"` asks for a positive cosine, as the SecureAFL paper does; `"score"` is
 the original test, which subtracts a penalty for length from the promised descent. The gradient is
-computed on all trusted samples at the current model at every arrival.
+computed on all root data at the current model at every arrival.
 
 Xie, Koyejo, Gupta, "Zeno++: robust fully asynchronous SGD", ICML 2020.
 """
