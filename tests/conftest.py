@@ -31,6 +31,10 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 
+def pytest_runtest_setup():
+    shapes.begin_test()
+
+
 @pytest.fixture
 def cli(tmp_path):
     return Cli(tmp_path)
