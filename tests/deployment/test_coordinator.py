@@ -10,6 +10,8 @@ import pytest
 import torch
 from deployment.replay import replayed_weights
 from simulation.small import tiny
+from simulation.spies import Surroundings
+from stepping import threads
 
 from secureafl.core.errors import ConfigError, RunError
 from secureafl.core.trees import name_tensors
@@ -203,6 +205,22 @@ def test_trained_model_out_of_reach_is_refused(tmp_path):
         (*_, event) = server.receive(0, server.lend(), "m", Answer(far, True, ""))
         assert (event.accepted, event.reason) == (False, "not_finite")
         assert torch.equal(server.weights, before)
+
+
+def test_server_and_clients_leave_the_process_its_threads_and_kernels(tmp_path):
+    defense = {"kind": "simulation.spies:Surroundings", "name": "deployed"}
+    experiment = tiny(clients=4, threads=2, kernels="reference", defense=defense, forget_after=1)
+    Surroundings.seen.clear()
+    with threads(1), closed(begun(experiment, tmp_path / "run")) as server:
+        clients = Clients(experiment)
+        for _ in range(6):
+            clients.turn(server)
+            assert torch.get_num_threads() == 1
+        with closed(server):
+            pass
+        with closed(opened(experiment, tmp_path / "run")):
+            assert torch.get_num_threads() == 1
+    assert Surroundings.seen == {"deployed": {("reference", 2)}}
 
 
 def test_claims_about_samples_are_not_believed():

@@ -35,7 +35,7 @@ def witnessed(**changes):
     return simulation, uploads, Witness.shown
 
 
-def test_scene_tells_the_models_layout_and_the_task():
+def test_context_tells_the_models_layout_and_the_task():
     simulation, _, (context, *_) = witnessed()
     assert context.layout == {"1.weight": (3, 36), "1.bias": (3,)}
     assert context.num_parameters == simulation.weights.numel() == 111
@@ -57,7 +57,7 @@ def test_table_holds_what_each_client_trained_last_the_present_upload_included()
             assert seen.clients.malicious.tolist() == simulation.malicious.tolist()
 
 
-def test_members_are_numbered_and_their_further_batches_are_their_own_and_repeatable():
+def test_attackers_are_numbered_and_their_further_batches_are_their_own_and_repeatable():
     simulation, _, (_, *shown) = witnessed()
     numbers = np.flatnonzero(simulation.malicious)
     for trained, seen, (first, second, again) in shown:
@@ -95,7 +95,7 @@ def test_rate_and_gradients_are_on_the_scale_of_uploads(reduction):
         assert max(lengths) < 8 * min(lengths)
 
 
-def test_insight_shows_the_whole_server():
+def test_snapshot_shows_the_whole_server():
     simulation, _, (_, *shown) = witnessed(defense="zeno_pp")
     for _, seen, _ in shown:
         assert isinstance(seen, AttackerView)

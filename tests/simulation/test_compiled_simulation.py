@@ -6,7 +6,7 @@ from stepping import always_compiled, always_plain
 
 from secureafl import from_mapping
 from secureafl.core.errors import ConfigError
-from secureafl.kernels import dispatch
+from secureafl.kernels.dispatch import version_for
 from secureafl.simulation.simulator import Simulation
 
 pytest.importorskip("llvmlite")
@@ -76,12 +76,10 @@ def test_compiled_run_is_the_same_every_time_and_whether_asked_for_or_found():
             assert torch.equal(weights, same)
 
 
-def test_run_asks_for_the_version_it_is_set_to():
-    with always_plain():  # what a run asks for holds for the whole process
-        start("secure_afl", "cpu")
-        assert dispatch.version_for(torch.zeros(1)).__name__ == "secureafl.kernels.cpu"
-        start("secure_afl", "reference")
-        assert dispatch.version_for(torch.zeros(1)).__name__ == "secureafl.kernels.reference"
+@pytest.mark.parametrize("kernels", ["cpu", "reference"])
+def test_run_computes_with_the_version_it_is_set_to(kernels):
+    with start("secure_afl", kernels).compute:
+        assert version_for(torch.zeros(1)).__name__ == f"secureafl.kernels.{kernels}"
 
 
 def test_run_on_a_gpu_that_is_not_there_is_refused(monkeypatch):

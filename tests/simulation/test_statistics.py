@@ -11,7 +11,8 @@ from torch import nn
 from secureafl.core.errors import ConfigError
 from secureafl.core.flat_model import call_flat, flatten, layout, train_flat
 from secureafl.experiment import Training
-from secureafl.runtime.clients import Clients, on_device
+from secureafl.runtime.clients import Clients
+from secureafl.runtime.devices import on_device
 from secureafl.simulation.simulator import Simulation
 
 TASK, STATISTICS = TinyNormed(), 8

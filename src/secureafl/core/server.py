@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LARGEST_NORM = 1e18
 NORM = "norm"  # a score of every valid upload, whatever the defence
 
-# Reasons for which an upload is nobody's answer: no model counts as answered to.
+# Reasons for which an upload answers to no model that was lent, so that none is settled.
 _UNEXPECTED = ("unknown_client", "unknown_version")
 _WEIGHING = (
     "use async_sgd, fed_buff, or secure_afl with mean, median, trimmed_mean or geometric_median"

@@ -119,7 +119,7 @@ class Entry(NamedTuple):
 class Inner(NamedTuple):
     """Inner products of what is remembered (last upload, base, more), float64; a row per client.
 
-    The last upload's are only those with itself, the others 0: nobody asks.
+    The last upload's are only those with itself; the others are 0, for nothing uses them.
 
     >>> rows, model = torch.eye(3)[:2].expand(4, 2, 3).double(), torch.ones(3).double()
     >>> inner = secureafl.Inner(rows @ rows.mT, rows @ model, model @ model)

@@ -50,7 +50,7 @@ class ClientService:
         if key is not None and ca is None:
             raise ConfigError(f"--key {key}: give --ca too; keys are used with TLS only")
         self._server, self._client_options, self._ca, self._key = server, client_options, ca, key
-        self._home = Path(tempfile.mkdtemp(prefix="secureafl-"))  # nobody else may enter it
+        self._home = Path(tempfile.mkdtemp(prefix="secureafl-"))  # closed to other users
         self._env = environment(self._home / "flower")
         self._node: subprocess.Popen[bytes] | None = None
         self._worker: subprocess.Popen[bytes] | None = None

@@ -96,7 +96,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def require_safe(address: str, safe: bool, insecure: bool, remedy: str) -> None:
-    """Raise if a connection would leave this machine unprotected and nobody said that it may."""
+    """Raise if a connection would leave this machine unprotected without --insecure."""
     if not (safe or insecure or is_loopback(split_address(address)[0])):
         raise ConfigError(f"{address} is not this machine: {remedy}, or say --insecure")
 

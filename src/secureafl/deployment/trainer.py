@@ -70,12 +70,12 @@ class Trainer:
         self._clients.refuse_mixing()
         self._attackers = self._make_attackers(client_options.attack is not None)
 
-    def _make_attackers(self, everybody: bool) -> Attackers:
-        """Each is numbered by its slot: in a deployment nobody counts the malicious clients."""
+    def _make_attackers(self, all_slots: bool) -> Attackers:
+        """Attackers are numbered by their slots: how many there are is not known to a client."""
         made = self._experiment
         _require_own_data(made.attack)
         chosen = choose_malicious(made, self._shards.group)
-        malicious = np.ones_like(chosen) if everybody else chosen
+        malicious = np.ones_like(chosen) if all_slots else chosen
         return Attackers(made, self._shards, self._clients, malicious, np.arange(made.clients))
 
     def train(self, weights: Float[np.ndarray, " d"], client: int, version: int) -> TrainResult:
@@ -100,7 +100,7 @@ class Trainer:
     def _honest_update(self, base: Tensor, rows: Tensor, client: int, version: int) -> Tensor:
         if self._clients.training.privacy.off:
             return self._clients.update(base, rows)
-        # Noise that anybody else could draw again would hide nothing.
+        # Noise that others could draw again would hide nothing.
         secret = torch.tensor(secrets.randbits(40), device=base.device)
         return self._clients.private_update(base, rows, secret)
 

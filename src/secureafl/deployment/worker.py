@@ -86,7 +86,7 @@ class TrainerCache:
 def serve(place: Path, client_options: ClientOptions) -> None:
     """Train for each connection in turn until the parent process is gone."""
     trainers, parent = TrainerCache(client_options), os.getppid()
-    import torch  # noqa: F401  (now, not while somebody waits)
+    import torch  # noqa: F401  (now, not while a request waits)
 
     place.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
@@ -107,7 +107,7 @@ def _answer(line: socket.socket, trainers: TrainerCache) -> None:
         with line, line.makefile("rwb") as file:
             _send(file, *_done(file, trainers))
     except OSError as error:  # the ClientApp is gone; its node connects again
-        print(f"nobody to answer to: {error}", file=sys.stderr, flush=True)
+        print(f"the client app is gone: {error}", file=sys.stderr, flush=True)
 
 
 def _done(file: BufferedRWPair, trainers: TrainerCache) -> tuple[dict[str, str], np.ndarray]:

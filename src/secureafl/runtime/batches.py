@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from secureafl.arrivals.trace import Trace
 
 # Where in a job the round and the attacker's number stand, and where its batch begins.
-ROUND, MEMBER, ROWS = 2, 3, 4
+ROUND, ATTACKER, ROWS = 2, 3, 4
 
 
 def draw_batches(

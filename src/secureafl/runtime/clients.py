@@ -29,7 +29,7 @@ class Clients:
     """Updates and test outputs of flat models."""
 
     def __init__(self, task: Task, data: Data, model: nn.Module, training: Training) -> None:
-        """Everything given lies on one device."""
+        """All tensors must be on one device."""
         self.task, self.data, self.model, self.training = task, data, model, training
         white = 255 if data.train_inputs.dtype == torch.uint8 else 1
         self._mean, self._std = white * data.pixel_mean, white * data.pixel_std

@@ -15,7 +15,7 @@ from secureafl.core.server import NORM, Server, ServerState, Upload
 from secureafl.core.trees import name_tensors
 from secureafl.core.types import Decision
 from secureafl.linalg.vectors import norm
-from secureafl.runtime.batches import MEMBER, ROUND, ROWS
+from secureafl.runtime.batches import ATTACKER, ROUND, ROWS
 from secureafl.simulation.cuda_graph import Reading, Recorded, put_back
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Eager:
         """What this arrival's client makes of its own batches, as an attacker or not."""
         clients, rows = self._clients, self._job[ROWS:]
         if poisoned:
-            return clients.update(self._base, rows, self._poison_as(self._job[MEMBER]))
+            return clients.update(self._base, rows, self._poison_as(self._job[ATTACKER]))
         if clients.training.privacy.off:
             return clients.update(self._base, rows)
         return clients.private_update(self._base, rows, self._first_draw + self._job[ROUND])
@@ -84,7 +84,7 @@ class Eager:
         self, state: ServerState, upload: Upload, update: Tensor, base: Tensor
     ) -> tuple[Decision, Tensor, Any]:
         """The server's decision on that upload, the new weights and the defence's new state."""
-        given = self._job[:MEMBER], update, base
+        given = self._job[:ATTACKER], update, base
         return self._server.decide(state.weights, state.defense, *given)
 
     def to_host(self, decision: Decision) -> HostDecision:
@@ -217,7 +217,7 @@ class Replayed(Eager):
 
     def _step_in_place(self, state: ServerState) -> None:
         decision, weights, defense = self._server.decide(
-            state.weights, state.defense, self._job[:MEMBER], self._update, self._base
+            state.weights, state.defense, self._job[:ATTACKER], self._update, self._base
         )
         self._decision = decision
         # Before anything they rest on is overwritten.
