@@ -63,6 +63,15 @@ def test_importing_the_package_does_not_import_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_everything_public_works_without_the_tools_for_types():
+    code = (
+        "import sys; sys.modules |= {'jaxtyping': None, 'beartype': None}; import secureafl;"
+        "[getattr(secureafl, name) for name in secureafl.__all__];"
+        "secureafl.testing.check_defense(secureafl.defenses.AsyncSgd())"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def run_in_examples(cli, *words):
     environment = {**cli.environment, "PYTHONPATH": ""}
     words = ["run", *words, "--rounds", "30", "--clients", "5", "--json", "--quiet"]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from simulation.spies import SpyOwn
 
 from secureafl.attacks import LabelFlip, Scaling
-from secureafl.core.errors import ConfigError
+from secureafl.core.errors import ConfigError, SecureAflError
 from secureafl.defenses import SecureAflHardened
 from secureafl.estimators import Lbfgs
 from secureafl.experiment import (
@@ -19,6 +19,9 @@ from secureafl.experiment import (
     with_settings,
     write_experiment,
 )
+from secureafl.report.tables import read_run
+from secureafl.runs.query import results_table
+from secureafl.runtime.records import stored_experiment
 from secureafl.settings import RENAMED, refuse_old_names, short_name
 from secureafl.toml import parse_value, read_toml, write_toml
 
@@ -89,6 +92,16 @@ def test_old_name_is_refused_with_its_new_one(old, new):
         ConfigError, match=re.escape(f"runs/old: made by an earlier version; {said}")
     ):
         refuse_old_names(with_settings({}, {old: 1}), "runs/old")
+
+
+def test_run_folder_with_an_old_name_is_refused_when_resumed_or_read(tmp_path):
+    stored = with_settings(to_mapping(Experiment()), {"defense.fading": 0.8})
+    (tmp_path / "experiment.toml").write_text(write_toml(stored))
+    (tmp_path / "provenance.json").write_text("{}")
+    said = f"{tmp_path}: made by an earlier version; .* called 'defense.arrival_decay' now"
+    for reader in (stored_experiment, read_run, lambda path: results_table([path])):
+        with pytest.raises(SecureAflError, match=said):
+            reader(tmp_path)
 
 
 def test_new_names_are_settings_and_own_plug_ins_may_use_old_ones():
