@@ -135,10 +135,16 @@ def _described(value):
 
 @functools.cache
 def _hints(thing):
-    """Annotations of a function or a named tuple, with the names only type checkers import."""
-    module = sys.modules[thing.__module__]
+    """Annotations of a function or a named tuple."""
+    return typing.get_type_hints(thing, _scope(thing.__module__))
+
+
+@functools.cache
+def _scope(name):
+    """The names of a module, with those that only type checkers import."""
+    module = sys.modules[name]
     scope = dict(vars(module))
     for node in ast.parse(inspect.getsource(module)).body:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             exec(compile(ast.Module(node.body, []), module.__file__, "exec"), scope)
-    return typing.get_type_hints(thing, scope)
+    return scope
