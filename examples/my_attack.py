@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from secureafl.core.errors import require
+from secureafl import Arrival, AttackContext, AttackerView, require
 
 
 class State(NamedTuple):
     """What survives an upload: a tuple of tensors of fixed shapes."""
 
-    direction: torch.Tensor  # where the colluders' own training leads, smoothed
+    direction: Tensor  # where the colluders' own training leads, smoothed
 
 
 @dataclass(frozen=True)
@@ -30,17 +31,22 @@ class Against:
     factor: float = 3.0
     memory: float = 0.9
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         require(0 <= self.memory < 1, "memory", self.memory, "give 0 or more, below 1")
 
-    def init(self, context):
+    def init(self, context: AttackContext) -> State:
         device = context.pixel_mean.device
         return State(torch.zeros(context.num_parameters, dtype=torch.float64, device=device))
 
-    def poison_batch(self, state, inputs, labels, attacker_index):
+    def poison_batch(
+        self, state: State, inputs: Tensor, labels: Tensor, attacker_index: Tensor
+    ) -> tuple[Tensor, Tensor]:
         return inputs, labels
 
-    def poison_update(self, state, arrival, view):
+    def poison_update(
+        self, state: State, arrival: Arrival, view: AttackerView
+    ) -> tuple[Tensor, State]:
+        assert view.clients is not None  # since it knows its colluders
         gradients, known, _ = view.clients
         mean = torch.where(known[:, None], gradients, 0).sum(dim=0) / known.sum().clamp(min=1)
         direction = self.memory * state.direction + (1 - self.memory) * mean

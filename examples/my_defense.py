@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from secureafl.core.types import Decision
-from secureafl.linalg.vectors import norm
+from secureafl import Arrival, Decision, ServerView, norm
 
 
 class State(NamedTuple):
     """What survives an arrival: a tuple of tensors."""
 
-    typical: torch.Tensor  # running mean of accepted norms
-    count: torch.Tensor
+    typical: Tensor  # running mean of accepted norms
+    count: Tensor
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class NormBound:
     factor: float = 2.0
     first_bound: float = 10.0  # before anything was accepted
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Tensor) -> State:
         return State(weights.new_zeros(()).double(), weights.new_zeros(()).double())
 
-    def step(self, state, arrival, server):
+    def step(self, state: State, arrival: Arrival, server: ServerView) -> tuple[Decision, State]:
         length = norm(arrival.gradient)
         bound = torch.where(state.count > 0, self.factor * state.typical, self.first_bound)
         accepted = length <= bound

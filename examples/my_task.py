@@ -10,11 +10,10 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from secureafl.core.errors import require
-from secureafl.tasks.in_memory import from_tensors
+from secureafl import Data, from_tensors, require
 
 
 @dataclass(frozen=True)
@@ -24,24 +23,24 @@ class Spirals:
     turns: float = 1.0
     hidden: int = 32
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         require(self.turns > 0, "turns", self.turns, "give a number above 0")
 
-    def load(self):
+    def load(self) -> Data:
         train, test = self._points(3000, seed=0), self._points(600, seed=1)
         return from_tensors(train, test, f"spirals of {self.turns} turns")
 
-    def model(self):
+    def model(self) -> nn.Module:
         first, second = nn.Linear(2, self.hidden), nn.Linear(self.hidden, 3)
         return nn.Sequential(first, nn.BatchNorm1d(self.hidden), nn.ReLU(), second)
 
-    def loss(self, outputs, labels):
+    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return cross_entropy(outputs, labels)
 
-    def metrics(self, outputs, labels):
+    def metrics(self, outputs: Tensor, labels: Tensor) -> dict[str, float]:
         return {"ter": float((outputs.argmax(dim=1) != labels).double().mean())}
 
-    def _points(self, count, seed):
+    def _points(self, count: int, seed: int) -> tuple[Tensor, Tensor]:
         rng = torch.Generator().manual_seed(seed)
         labels = torch.arange(count) % 3
         radius = torch.rand(count, generator=rng) + 0.1

@@ -5,10 +5,14 @@
 
 import os
 
-import pytest
-import torch
-from command import Cli
-from hypothesis import HealthCheck, settings
+import shapes
+
+shapes.install()  # before anything imports the package
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+from command import Cli  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
 
 torch.set_num_threads(1)  # two test processes share few cores
 
@@ -25,6 +29,10 @@ settings.register_profile(
     suppress_health_check=_SLOW,
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
+
+
+def pytest_runtest_setup():
+    shapes.begin_test()
 
 
 @pytest.fixture

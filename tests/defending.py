@@ -2,18 +2,18 @@
 
 import numpy as np
 import torch
-from contract.cases import HonestQuadratic
 from hypothesis import strategies as st
 from reference.arrivals import Seen
 
 from secureafl.core.server import NORM, Server, Upload
+from secureafl.testing.driver import QuadraticRootData
 
 DIM, RATE = 4, 0.05
 _SETTING = np.random.default_rng(11)
 HESSIAN = _SETTING.uniform(0.5, 2, DIM)
 CENTRES = 1 + 0.3 * _SETTING.normal(size=(5, DIM))
 START = _SETTING.normal(size=DIM)
-TRUSTED = HonestQuadratic(torch.from_numpy(HESSIAN), torch.from_numpy(CENTRES))
+TRUSTED = QuadraticRootData(torch.from_numpy(HESSIAN), torch.from_numpy(CENTRES))
 
 
 def own_gradient(weights):

@@ -1,4 +1,5 @@
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -6,7 +7,7 @@ from hypothesis import strategies as st
 from simulation.spies import SpyOwn
 
 from secureafl.attacks import LabelFlip, Scaling
-from secureafl.core.errors import ConfigError
+from secureafl.core.errors import ConfigError, SecureAflError
 from secureafl.defenses import SecureAflHardened
 from secureafl.estimators import Lbfgs
 from secureafl.experiment import (
@@ -18,7 +19,10 @@ from secureafl.experiment import (
     with_settings,
     write_experiment,
 )
-from secureafl.settings import short_name
+from secureafl.report.tables import read_run
+from secureafl.runs.query import results_table
+from secureafl.runtime.records import stored_experiment
+from secureafl.settings import RENAMED, refuse_old_names, short_name
 from secureafl.toml import parse_value, read_toml, write_toml
 
 
@@ -75,6 +79,37 @@ def test_settings_without_a_kind_are_the_defaults():
 def test_setting_of_another_kind_than_the_default_is_refused_with_that_kind():
     with pytest.raises(ConfigError, match=r"'defense\.alpha'; 'secure_afl' has it"):
         from_mapping({"defense": {"alpha": 0.5}})
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_old_name_is_refused_with_its_new_one(old, new):
+    said = f"unknown setting {old!r}; it is called {new!r} now"
+    kinds = [{}, {"defense": {"kind": "secure_afl_hardened"}}, {"defense": "secure_afl"}]
+    for values in kinds:
+        with pytest.raises(ConfigError, match=f"^{re.escape(said)}$"):
+            from_mapping(with_settings(values, {old: 1}))
+    with pytest.raises(
+        ConfigError, match=re.escape(f"runs/old: made by an earlier version; {said}")
+    ):
+        refuse_old_names(with_settings({}, {old: 1}), "runs/old")
+
+
+def test_run_folder_with_an_old_name_is_refused_when_resumed_or_read(tmp_path):
+    stored = with_settings(to_mapping(Experiment()), {"defense.fading": 0.8})
+    (tmp_path / "experiment.toml").write_text(write_toml(stored))
+    (tmp_path / "provenance.json").write_text("{}")
+    said = f"{tmp_path}: made by an earlier version; .* called 'defense.arrival_decay' now"
+    for reader in (stored_experiment, read_run, lambda path: results_table([path])):
+        with pytest.raises(SecureAflError, match=said):
+            reader(tmp_path)
+
+
+def test_new_names_are_settings_and_own_plug_ins_may_use_old_ones():
+    for new in RENAMED.values():
+        path, _, key = new.rpartition(".")
+        assert key in (to_mapping(Experiment())[path] if path else to_mapping(Experiment()))
+    refuse_old_names(to_mapping(Experiment()), "today")
+    refuse_old_names({"defense": {"kind": "mine:Mine", "fading": 0.5}}, "runs/mine")
 
 
 def test_naming_another_kind_drops_the_old_ones_settings():

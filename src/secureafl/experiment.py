@@ -39,10 +39,23 @@ TABLES: dict[type, settings.Table] = {
     ArrivalModel: ARRIVALS,
 }
 
+# The fields of an experiment that take a plug-in.
+_PLUG_INS: dict[str, type] = {
+    "task": Task,
+    "partition": Partition,
+    "arrivals": ArrivalModel,
+    "defense": Defense,
+    "attack": Attack,
+}
+
 
 @dataclass(frozen=True)
 class Training:
-    """What one client does for one upload."""
+    """What one client does for one upload.
+
+    >>> secureafl.Training(batch_size=8, local_steps=4).samples
+    32
+    """
 
     batch_size: int = 32
     learning_rate: float = 0.01  # eta
@@ -77,7 +90,11 @@ class Training:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """When the global model is measured."""
+    """When the global model is measured.
+
+    >>> sorted(secureafl.Evaluation(every=4, late=1).rounds(10))
+    [0, 4, 8, 10]
+    """
 
     every: int = 0  # rounds; 0: ten times in all, but at least every 500 rounds
     late: int = 5  # evaluations spread over the last 10 % of rounds; results average these
@@ -99,7 +116,12 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything that decides the result of a run."""
+    """Everything that decides the result of a run.
+
+    >>> attack = secureafl.attacks.SignFlip(factor=3.0)
+    >>> secureafl.Experiment(rounds=100, clients=10, malicious=0.3, attack=attack).num_malicious
+    3
+    """
 
     seed: int = 0
     rounds: int = 20_000  # arrivals
@@ -123,15 +145,27 @@ class Experiment:
     attack: Attack = field(default_factory=NoAttack)
 
     def __post_init__(self) -> None:
+        self._check_plug_ins()
         require(0 <= self.seed < 2**63, "seed", self.seed, "give 0 or more, below 2**63")
         require(1 <= self.rounds < 10**9, "rounds", self.rounds, "give 1 or more, below 10**9")
         require(1 <= self.clients <= 10**6, "clients", self.clients, "give 1 to 1,000,000")
-        trusted = self.root_samples
-        require(trusted >= 1, "root_samples", trusted, "give 1 sample or more")
-        old = self.forget_after
-        require(old >= 0, "forget_after", old, "give 0 (never) or a number of rounds")
+        samples, after = self.root_samples, self.forget_after
+        require(samples >= 1, "root_samples", samples, "give 1 sample or more")
+        require(after >= 0, "forget_after", after, "give 0 (never) or a number of rounds")
         require(0 <= self.threads <= 1024, "threads", self.threads, "give 0 (automatic) to 1024")
         self._check_malicious()
+
+    def _check_plug_ins(self) -> None:
+        for name, protocol in _PLUG_INS.items():
+            value = getattr(self, name)
+            if isinstance(value, str):
+                remedy = f"give the object, or use from_mapping({{{name!r}: {value!r}}})"
+            elif isinstance(value, type):
+                remedy = f"that is the class; give {value.__name__}()"
+            else:
+                remedy = f"give an object with the methods of {protocol.__name__}"
+            plugs_in = isinstance(value, protocol) and not isinstance(value, type)
+            require(plugs_in, name, value, remedy)
 
     def _check_malicious(self) -> None:
         first, end = self.attack_from, self.attack_until
@@ -159,7 +193,12 @@ class Experiment:
 
 
 def from_mapping(values: Mapping[str, Any]) -> Experiment:
-    """The experiment a TOML file's content describes."""
+    """The experiment a TOML file's content describes.
+
+    >>> defense = {"kind": "fed_buff", "buffer_size": 4}
+    >>> secureafl.from_mapping({"clients": 10, "defense": defense}).defense
+    FedBuff(buffer_size=4)
+    """
     return settings.build(Experiment, values, TABLES)
 
 
@@ -169,7 +208,7 @@ def to_mapping(experiment: Experiment) -> dict[str, Any]:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """What a TOML file says of one experiment."""
+    """The settings of one experiment in a TOML file."""
     values = read_toml(path)
     if "axes" in values:
         raise ConfigError(f"{path}: a grid of experiments; run it with 'secureafl sweep {path}'")
@@ -177,7 +216,14 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def read_experiment(path: Path) -> Experiment:
-    """The experiment in a TOML file."""
+    """The experiment in a TOML file.
+
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp(), "mine.toml")
+    >>> _ = path.write_text('clients = 10')
+    >>> secureafl.read_experiment(path).clients
+    10
+    """
     return from_mapping(read_settings(path))
 
 

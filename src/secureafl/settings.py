@@ -28,6 +28,20 @@ Table = Mapping[str, type]
 
 DEFAULTS = "paper"  # the preset that is no change
 
+# Settings of earlier versions, by what they are called now.
+RENAMED = {
+    "weights": "client_weighting",
+    "trusted_samples": "root_samples",
+    "defense.shorten": "defense.clip_to_median_norm",
+    "defense.word_memory": "defense.short_momentum",
+    "defense.record_memory": "defense.long_momentum",
+    "defense.fading": "defense.arrival_decay",
+    "defense.crowding": "defense.similarity_penalty",
+    "defense.approval": "defense.disagreement_penalty",
+    "defense.constancy": "defense.consistency",
+    "defense.bending": "defense.curvature",
+}
+
 
 def build(cls: type, given: Mapping[str, Any], tables: Mapping[type, Table], path: str = "") -> Any:
     """An instance of the dataclass `cls` with the fields in `given`; `path` is for messages.
@@ -44,7 +58,7 @@ def build(cls: type, given: Mapping[str, Any], tables: Mapping[type, Table], pat
     for key, value in given.items():
         here = _join(path, key)
         if key not in fields:
-            raise ConfigError(f"unknown setting {here!r}{did_you_mean(key, fields)}")
+            raise ConfigError(_unknown(here, did_you_mean(key, fields)))
         if hints[key] in tables:
             values[key] = _plug_in(fields[key], hints[key], value, tables, here)
         else:
@@ -55,6 +69,23 @@ def build(cls: type, given: Mapping[str, Any], tables: Mapping[type, Table], pat
         raise ConfigError(_join(path, str(error))) from None
     except TypeError as error:  # a user's own class with a field that has no default
         raise ConfigError(f"{path}: {error}") from None
+
+
+def _unknown(path: str, remedy: str) -> str:
+    """The message about an unknown setting; for an old name, the remedy is the new one."""
+    if path in RENAMED:
+        remedy = f"; it is called {RENAMED[path]!r} now"
+    return f"unknown setting {path!r}{remedy}"
+
+
+def refuse_old_names(stored: Mapping[str, Any], where: object) -> None:
+    """Raise if settings that were stored by an earlier version have a name of that time."""
+    for old in RENAMED:
+        table, _, key = old.rpartition(".")
+        inner = stored.get(table, {}) if table else stored
+        own = isinstance(inner, Mapping) and ":" not in str(inner.get("kind", ""))
+        if own and key in inner:
+            raise ConfigError(f"{where}: made by an earlier version; {_unknown(old, '')}")
 
 
 def to_mapping(value: Any, tables: Mapping[type, Table]) -> dict[str, Any]:
@@ -159,14 +190,12 @@ def _plug_in(
 def _refuse_settings_of_others(
     cls: type, settings: Mapping[str, Any], table: Table, path: str
 ) -> None:
-    """Say whose a setting is that the default does not have."""
+    """Raise, with the kinds that have it, for a setting that the default kind does not have."""
     for key in settings:
         owners = [kind for kind, other in table.items() if key in _names(other)]
         if owners and key not in _names(cls):
             known = " or ".join(f"'{kind}'" for kind in owners)
-            raise ConfigError(
-                f"unknown setting {_join(path, key)!r}; {known} has it: name the kind too"
-            )
+            raise ConfigError(_unknown(_join(path, key), f"; {known} has it: name the kind too"))
 
 
 def _names(cls: type) -> set[str]:

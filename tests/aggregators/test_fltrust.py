@@ -35,18 +35,18 @@ def test_nobody_trusted_means_no_step():
 
 
 @given(exponents=st.lists(st.integers(-40, 20), min_size=2, max_size=6))
-def test_result_is_finite_and_as_long_as_the_trusted_gradient_at_most(exponents):
+def test_result_is_finite_and_as_long_as_the_root_gradient_at_most(exponents):
     values = torch.tensor([[10.0**e, -(10.0**e) / 2] for e in exponents])
     for length in (1e-38, 1.0, 1e20):
         trusted = torch.tensor([length, 0.0])
         present = torch.ones(len(values), dtype=torch.bool)
-        found, _ = FlTrust().aggregate_trusted((), values, present, trusted)
+        found, _ = FlTrust().aggregate_with_root((), values, present, trusted)
         assert torch.isfinite(found).all()
         assert torch.linalg.vector_norm(found.double()) <= length * (1 + 1e-5)
 
 
 def test_without_trusted_samples_it_says_what_it_needs():
-    with pytest.raises(ConfigError, match="fltrust: it needs clean samples"):
+    with pytest.raises(ConfigError, match="fltrust: it needs root data"):
         aggregated(FlTrust(), np.ones((2, 2)), everybody(2))
 
 
@@ -58,7 +58,7 @@ def test_need_for_trusted_samples_shows_through_wrappers():
     assert not has_trait(Krum(), "needs_root_data")
 
 
-def test_wrappers_pass_the_trusted_gradient_on():
+def test_wrappers_pass_the_root_gradient_on():
     values, trusted = np.array([[3.0, 1.0], [3.0, 1.0], [3.0, 1.0]]), np.array([0.0, 2.0])
     expected = fltrust(values, trusted)
     for rule in (Bucketing(FlTrust()), NearestNeighbourMixing(FlTrust())):

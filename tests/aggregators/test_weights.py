@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from contract.cases import DEFENSE_CASES, SLOW_CASES, Driver
+from contract.cases import DEFENSE_CASES, SLOW_CASES
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +12,7 @@ from secureafl.core.errors import ConfigError
 from secureafl.core.protocols import WeightedRule
 from secureafl.core.server import Server
 from secureafl.defenses import AsyncSgd, FedBuff, SecureAfl
+from secureafl.testing.driver import Driver
 
 WEIGHTED = {
     "mean": Mean(),

@@ -1,14 +1,14 @@
 import numpy as np
 import pytest
 import torch
-from contract.cases import DEFENSE_CASES, SLOW_CASES, root_data_for
+from contract.cases import DEFENSE_CASES, SLOW_CASES
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import attacks_adaptive as oracle
 
 from secureafl.attacks.adaptive import Adaptive
 from secureafl.attacks.blending import Colluders
-from secureafl.attacks.median_push import damage, lie, smallest_best, survey
+from secureafl.attacks.median_push import crafted, damage, honest_stats, smallest_best
 from secureafl.core.errors import ConfigError
 from secureafl.core.server import Server
 from secureafl.core.trees import clone, name_tensors
@@ -16,6 +16,7 @@ from secureafl.core.types import Arrival, AttackerView, ClientGradients, ServerS
 from secureafl.defenses import SecureAfl
 from secureafl.defenses.secure_afl import estimates, last_upload
 from secureafl.linalg.quantile import passing_bound
+from secureafl.testing.driver import root_data_for
 
 CLIENTS, MALICIOUS, DIM, RATE = 7, 2, 6, 0.05
 MEMBERS = torch.arange(CLIENTS) < MALICIOUS
@@ -28,13 +29,13 @@ for_every_defense = pytest.mark.parametrize("defense", DEFENSES.values(), ids=DE
 seeds = st.integers(0, 10**6)
 
 
-def crowd_of(rows, copies):
+def stats_of(rows, copies):
     """Honest rows, scattered among the malicious ones' rows, which must not matter."""
     n = len(rows) + copies
     place = np.random.default_rng(len(rows)).permutation(n)
     values, honest = torch.full((n, rows.shape[1]), 7.0, dtype=torch.float64), np.zeros(n, bool)
     values[place[: len(rows)]], honest[place[: len(rows)]] = torch.from_numpy(rows), True
-    return survey(values, torch.from_numpy(honest), torch.tensor(copies))
+    return honest_stats(values, torch.from_numpy(honest), torch.tensor(copies))
 
 
 rows_and_copies = st.tuples(st.integers(1, 12), st.integers(1, 8), seeds, st.booleans())
@@ -46,20 +47,22 @@ def drawn(honest, copies, seed, rounded):
 
 
 @given(case=rows_and_copies, gamma=st.floats(0, 10))
-def test_one_sort_gives_the_median_under_any_lie(case, gamma):
+def test_one_sort_gives_the_median_under_any_crafted_update(case, gamma):
     rows, copies = drawn(*case)
-    crowd = crowd_of(rows, copies)
-    np.testing.assert_allclose(crowd.median.numpy(), np.median(rows, axis=0), atol=1e-12)
-    np.testing.assert_allclose(lie(crowd, gamma).numpy(), oracle.lie(rows, gamma), atol=1e-12)
+    stats = stats_of(rows, copies)
+    np.testing.assert_allclose(stats.median.numpy(), np.median(rows, axis=0), atol=1e-12)
+    np.testing.assert_allclose(
+        crafted(stats, gamma).numpy(), oracle.crafted(rows, gamma), atol=1e-12
+    )
     expected = oracle.damage(rows, gamma, copies)
-    np.testing.assert_allclose(float(damage(crowd, gamma)), expected, atol=1e-11)
+    np.testing.assert_allclose(float(damage(stats, gamma)), expected, atol=1e-11)
 
 
 @given(case=rows_and_copies)
 def test_gamma_is_the_smallest_of_the_grid_that_is_nearly_best(case):
     rows, copies = drawn(*case)
     found, expected = (
-        float(smallest_best(crowd_of(rows, copies))),
+        float(smallest_best(stats_of(rows, copies))),
         oracle.smallest_best(rows, copies),
     )
     if found != expected:  # both are good enough, up to rounding
@@ -70,8 +73,8 @@ def test_gamma_is_the_smallest_of_the_grid_that_is_nearly_best(case):
 @given(case=st.tuples(st.integers(3, 12), st.just(2), seeds, st.just(False)))
 def test_the_median_is_pushed_against_its_own_direction(case):
     rows, copies = drawn(*case)
-    gamma, before = float(smallest_best(crowd_of(rows, copies))), np.median(rows, axis=0)
-    after = oracle.median_under(rows, oracle.lie(rows, gamma), copies)
+    gamma, before = float(smallest_best(stats_of(rows, copies))), np.median(rows, axis=0)
+    after = oracle.median_under(rows, oracle.crafted(rows, gamma), copies)
     assert before @ after < before @ before
     # In no coordinate does it help.
     assert (np.sign(before) * (after - before) <= 1e-12).all()
@@ -89,8 +92,8 @@ class Stream:
         self.server = Server(defense, CLIENTS, RATE, trusted)
         self.state = self.server.start(torch.from_numpy(rng.normal(size=DIM)).to(dtype))
         self.models = [self.state.weights]
-        own, told = torch.zeros(MALICIOUS, DIM, dtype=dtype), torch.zeros(MALICIOUS, dtype=bool)
-        self.colluders = Colluders(own, told, torch.zeros(DIM, dtype=dtype))
+        own, trained = torch.zeros(MALICIOUS, DIM, dtype=dtype), torch.zeros(MALICIOUS, dtype=bool)
+        self.colluders = Colluders(own, trained, torch.zeros(DIM, dtype=dtype))
         self.trained = ClientGradients(
             torch.zeros(CLIENTS, DIM, dtype=dtype), torch.zeros(CLIENTS, dtype=torch.bool), MEMBERS
         )
@@ -176,7 +179,7 @@ def test_the_way_to_the_target_is_as_long_as_the_formula_says(seed, alpha):
         moved = float((arrival.base - base).norm())
         if known and moved and honest.any():
             rows = estimates(stream.defense, state, stream.state.weights)[honest].numpy()
-            target = oracle.lie(rows, oracle.smallest_best(rows, MALICIOUS))
+            target = oracle.crafted(rows, oracle.smallest_best(rows, MALICIOUS))
             bound = float(passing_bound(state.factors, alpha))
             expected = oracle.toward(last.numpy(), target, bound, moved)
             size = np.abs(target - last.numpy()).max()
@@ -219,8 +222,8 @@ def test_model_under_secure_afl_ends_further_from_the_minimum():
         stream = Stream(SecureAfl(), Adaptive(), 3)
         for _ in range(300):
             arrival = stream.draw()
-            lies = attacked and MEMBERS[arrival.client]
-            stream.decide(arrival, stream.poisoned(arrival) if lies else arrival.gradient)
+            poisons = attacked and MEMBERS[arrival.client]
+            stream.decide(arrival, stream.poisoned(arrival) if poisons else arrival.gradient)
         best = stream.centres[~MEMBERS].mean(dim=0)
         distances.append(float((stream.state.weights - best).norm()))
     assert distances[1] > 1.5 * distances[0]
@@ -240,17 +243,17 @@ def test_without_a_test_the_boldest_lie_is_uploaded():
         arrival = stream.draw()
         stream.decide(arrival, arrival.gradient)
     rows = stream.trained.gradients[~MEMBERS & stream.trained.known].numpy()
-    expected = oracle.lie(rows, 10.0)
+    expected = oracle.crafted(rows, 10.0)
     np.testing.assert_allclose(stream.poisoned(arrival).numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_share_of_the_deviations_is_a_smaller_lie():
+def test_a_share_of_the_deviations_is_a_smaller_push():
     stream = Stream(DEFENSE_CASES["async_sgd"], Adaptive(**Adaptive.presets["stealth"]), 0)
     for _ in range(20):
         arrival = stream.draw()
         stream.decide(arrival, arrival.gradient)
     rows = stream.trained.gradients[~MEMBERS & stream.trained.known].numpy()
-    expected = oracle.lie(rows, 10.0 * stream.attack.strength)
+    expected = oracle.crafted(rows, 10.0 * stream.attack.strength)
     np.testing.assert_allclose(stream.poisoned(arrival).numpy(), expected, rtol=1e-4, atol=1e-5)
 
 

@@ -1,20 +1,19 @@
 """What every attack owes the simulator, for every entry of the table."""
 
 import dataclasses
-from typing import get_args
 
 import pytest
 import safetensors.torch
 import torch
-from contract.attack_cases import CLASSES, DIM, Play, context, generator
 
 from secureafl.attacks import ATTACKS
 from secureafl.core.errors import ConfigError
-from secureafl.core.protocols import Attack, Backdoor
+from secureafl.core.protocols import Backdoor
 from secureafl.core.trees import name_tensors, rebuild
-from secureafl.core.types import Arrival, Knowledge
 from secureafl.experiment import from_mapping
 from secureafl.settings import short_name
+from secureafl.testing import check_attack
+from secureafl.testing.play import CLASSES, DIM, Play, context, generator
 
 for_every_attack = pytest.mark.parametrize("kind", ATTACKS)
 for_both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -43,50 +42,8 @@ def number(attacker_index):
 
 
 @for_every_attack
-def test_entry_is_an_attack_that_says_what_it_knows(kind):
-    attack = ATTACKS[kind]()
-    assert isinstance(attack, Attack)
-    assert attack.knows in get_args(Knowledge)
-    assert "knows" not in {field.name for field in dataclasses.fields(attack)}
-
-
-@for_every_attack
-@pytest.mark.parametrize("size", [1, 2, 5, 32])
-@pytest.mark.parametrize("attacker_index", range(MEMBERS))
-def test_poisoned_batch_keeps_shapes_and_types(kind, size, attacker_index):
-    attack = ATTACKS[kind]()
-    inputs, labels = batch(size)
-    found = attack.poison_batch(attack.init(context()), inputs, labels, number(attacker_index))
-    for new, old in zip(found, (inputs, labels), strict=True):
-        assert new.shape == old.shape
-        assert new.dtype == old.dtype
-    assert torch.isfinite(found[0]).all()
-    assert 0 <= int(found[1].min()) <= int(found[1].max()) < CLASSES
-
-
-@for_every_attack
-def test_clean_batch_is_not_modified(kind):
-    attack = ATTACKS[kind]()
-    inputs, labels = batch()
-    copies = inputs.clone(), labels.clone()
-    attack.poison_batch(attack.init(context()), inputs, labels, number(1))
-    assert same((inputs, labels), copies)
-
-
-def on_meta(tree):
-    if isinstance(tree, torch.Tensor):
-        return tree.to("meta")
-    parts = [on_meta(part) for part in tree]
-    return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
-
-
-@for_every_attack
-def test_poisoning_a_batch_never_looks_at_a_number(kind):
-    # On "meta" tensors have no values, so reading one raises: what a recorded gradient needs.
-    attack = ATTACKS[kind]()
-    state, given = on_meta(attack.init(context())), on_meta((*batch(), number(0)))
-    inputs, labels = attack.poison_batch(state, *given)
-    assert inputs.device.type == labels.device.type == "meta"
+def test_entry_keeps_the_contract(kind):
+    check_attack(ATTACKS[kind]())
 
 
 @for_every_attack
@@ -110,40 +67,12 @@ def test_uploads_are_finite_however_long_gradients_are(kind, scale):
 
 @for_every_attack
 @for_both_dtypes
-def test_upload_is_finite_while_nobody_is_known(kind, dtype):
-    play = Play(ATTACKS[kind](), dtype)
-    gradient = torch.randn(DIM, generator=generator(3), dtype=dtype)
-    trained = Arrival(torch.tensor(4), torch.tensor(0), gradient, play.models[0])
-    update = play.poisoned(trained)
-    assert update.dtype == dtype
-    assert torch.isfinite(update).all()
-
-
-@for_every_attack
-def test_state_keeps_its_shapes_and_types(kind):
-    play = Play(ATTACKS[kind]())
-    before = {k: (t.shape, t.dtype) for k, t in name_tensors(play.state, "state").items()}
-    play.uploads(ROUNDS)
-    after = {k: (t.shape, t.dtype) for k, t in name_tensors(play.state, "state").items()}
-    assert after == before
-
-
-@for_every_attack
-@for_both_dtypes
 def test_upload_stays_what_it_was_when_the_run_goes_on(kind, dtype):
     play = Play(ATTACKS[kind](), dtype)
     made = play.uploads(ROUNDS)
     copies = [update.clone() for update in made]
     play.uploads(ROUNDS)
     assert same(made, copies)
-
-
-@for_every_attack
-def test_same_generators_give_the_same_bits(kind):
-    attack = ATTACKS[kind]()
-    one, other = Play(attack), Play(attack)
-    assert same(*(poisoned_batches(attack, play.state) for play in (one, other)))
-    assert same(one.uploads(ROUNDS), other.uploads(ROUNDS))
 
 
 @for_every_attack

@@ -1,12 +1,12 @@
 """What every defence forgets with a client, and what it keeps."""
 
 import torch
-from contract.cases import CLIENTS, DIM, Driver
 from contract.every import for_every_defense, with_every_kernel
 
 from secureafl.core.inactivity import forget
 from secureafl.core.trees import name_tensors
 from secureafl.defenses import SecureAfl
+from secureafl.testing.driver import CLIENTS, DIM, Driver
 
 
 def client_axis(tensor):

@@ -54,7 +54,7 @@ def secant_products(aggregator, trusted, rule):
         np.testing.assert_allclose(state.weights.numpy(), oracle.weights, rtol=1e-9, atol=1e-12)
 
 
-def test_fltrust_is_given_the_trusted_gradient_at_the_current_model():
+def test_fltrust_is_given_the_root_gradient_at_the_current_model():
     secant_products(FlTrust(), TowardsOne(), lambda rows, weights: fltrust(rows, weights - 1))
 
 

@@ -5,19 +5,19 @@ import numpy as np
 GAMMAS = np.arange(41) / 4
 
 
-def lie(rows, gamma):
+def crafted(rows, gamma):
     """mean - gamma * std * sign(median)."""
     return rows.mean(axis=0) - gamma * rows.std(axis=0) * np.sign(np.median(rows, axis=0))
 
 
-def median_under(rows, lies, copies):
-    """Median of the rows and of as many copies of one lie."""
-    return np.median(np.vstack([rows, *[lies] * copies]), axis=0)
+def median_under(rows, upload, copies):
+    """Median of the rows and of as many copies of one upload."""
+    return np.median(np.vstack([rows, *[upload] * copies]), axis=0)
 
 
 def damage(rows, gamma, copies):
     """-<median without, median with>."""
-    return -np.median(rows, axis=0) @ median_under(rows, lie(rows, gamma), copies)
+    return -np.median(rows, axis=0) @ median_under(rows, crafted(rows, gamma), copies)
 
 
 def smallest_best(rows, copies):

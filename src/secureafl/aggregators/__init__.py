@@ -18,8 +18,9 @@ from secureafl.aggregators.nearest_neighbour_mixing import NearestNeighbourMixin
 from secureafl.aggregators.rflbat import Rflbat
 from secureafl.aggregators.sign_guard import SignGuard
 from secureafl.aggregators.trimmed_mean import TrimmedMean
+from secureafl.core.protocols import Aggregator
 
-AGGREGATORS = {
+AGGREGATORS: dict[str, type[Aggregator]] = {
     "bucketing": Bucketing,
     "bulyan": Bulyan,
     "centred_clipping": CentredClipping,

@@ -42,13 +42,19 @@ class Bucketing(Wrapper):
     def __post_init__(self) -> None:
         require(self.size >= 1, "size", self.size, "give 1 client or more")
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> State:
         draws = torch.zeros((), dtype=torch.int64, device=weights.device)
         return State(draws, self.inner.init(-(-num_clients // self.size), weights))
 
-    def aggregate_trusted(self, state, values, present, trusted_gradient):
+    def aggregate_with_root(
+        self,
+        state: State,
+        values: Float[Tensor, "n d"],
+        present: Bool[Tensor, " n"],
+        root_gradient: Float[Tensor, " d"] | None,
+    ) -> tuple[Float[Tensor, " d"], State]:
         groups, filled = self._groups(state.draws, values, present)
-        vector, inner = apply_rule(self.inner, state.inner, groups, filled, trusted_gradient)
+        vector, inner = apply_rule(self.inner, state.inner, groups, filled, root_gradient)
         return vector, State(state.draws + 1, inner)
 
     def _groups(

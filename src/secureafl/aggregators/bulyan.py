@@ -38,10 +38,12 @@ class Bulyan:
     def __post_init__(self) -> None:
         require_minority("share", self.share)
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> tuple[()]:
         return ()
 
-    def aggregate(self, state, values, present):
+    def aggregate(
+        self, state: tuple[()], values: Float[Tensor, "n d"], present: Bool[Tensor, " n"]
+    ) -> tuple[Float[Tensor, " d"], tuple[()]]:
         count = present.sum()
         malicious = assumed_malicious(count, self.share)
         wanted = torch.minimum((count - 2 * malicious).clamp(min=1), count)

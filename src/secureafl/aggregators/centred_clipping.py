@@ -7,13 +7,20 @@ over a bounded disturbance.
 Karimireddy, He, Jaggi, "Learning from history for Byzantine robust optimization", ICML 2021.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from secureafl.core.errors import require
 from secureafl.linalg.rows import clip_factors, median_of
 from secureafl.linalg.vectors import exact_norm
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -27,10 +34,12 @@ class CentredClipping:
         require(self.radius >= 0, "radius", self.radius, "give 0 (automatic) or a distance")
         require(self.iterations >= 1, "iterations", self.iterations, "give 1 or more")
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
         return torch.zeros_like(weights)
 
-    def aggregate(self, state, values, present):
+    def aggregate(
+        self, state: Float[Tensor, " d"], values: Float[Tensor, "n d"], present: Bool[Tensor, " n"]
+    ) -> tuple[Float[Tensor, " d"], Float[Tensor, " d"]]:
         centre, count = state, present.sum().clamp(min=1)
         for _ in range(self.iterations):
             offsets = torch.where(present[:, None], values - centre, 0)

@@ -1,4 +1,4 @@
-"""DnC: leave out who stands out along the direction of greatest spread.
+"""DnC: leave out the clients that stand out along the direction of greatest spread.
 
 Colluding attackers that shift the mean must stretch the cloud of updates somewhere. On a random
 selection of coordinates, the updates are centred and projected on their top singular vector; the
@@ -34,7 +34,7 @@ class Dnc:
 
     share: float = 0.2  # b / n, clients assumed malicious
     removed: float = 1.0  # c; clients left out, per client assumed malicious
-    iterations: int = 1  # who is left out in one of them is out
+    iterations: int = 1  # a client left out in one of them is out
     sampled: int = 10_000  # coordinates looked at
 
     def __post_init__(self) -> None:
@@ -43,10 +43,12 @@ class Dnc:
         require(self.iterations >= 1, "iterations", self.iterations, "give 1 or more")
         require(self.sampled >= 1, "sampled", self.sampled, "give 1 coordinate or more")
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> Int[Tensor, ""]:
         return torch.zeros((), dtype=torch.int64, device=weights.device)
 
-    def aggregate(self, state, values, present):
+    def aggregate(
+        self, state: Int[Tensor, ""], values: Float[Tensor, "n d"], present: Bool[Tensor, " n"]
+    ) -> tuple[Float[Tensor, " d"], Int[Tensor, ""]]:
         rows, count = masked(values, present), present.sum()
         malicious = assumed_malicious(count, self.share)
         left_out = torch.ceil(malicious.double() * self.removed - 1e-9).long()

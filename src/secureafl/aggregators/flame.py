@@ -8,7 +8,10 @@ backdoor.
 Nguyen et al., "FLAME: taming backdoors in federated learning", USENIX Security 2022.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -18,6 +21,10 @@ from secureafl.linalg.linkage import closest_majority
 from secureafl.linalg.pairwise import cosines
 from secureafl.linalg.rows import clip_factors, masked, median_of
 from secureafl.linalg.vectors import exact_norm
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -29,10 +36,12 @@ class Flame:
     def __post_init__(self) -> None:
         require(0 <= self.noise < torch.inf, "noise", self.noise, "give 0 (none) or a factor")
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> Int[Tensor, ""]:
         return torch.zeros((), dtype=torch.int64, device=weights.device)
 
-    def aggregate(self, state, values, present):
+    def aggregate(
+        self, state: Int[Tensor, ""], values: Float[Tensor, "n d"], present: Bool[Tensor, " n"]
+    ) -> tuple[Float[Tensor, " d"], Int[Tensor, ""]]:
         rows = masked(values, present)
         admitted = closest_majority(1 - cosines(rows), present)
         lengths = exact_norm(rows)

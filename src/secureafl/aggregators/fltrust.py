@@ -8,7 +8,10 @@ Cao, Fang, Liu, Gong, "FLTrust: Byzantine-robust federated learning via trust bo
 NDSS 2021.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,21 +19,33 @@ from secureafl.core.errors import ConfigError
 from secureafl.linalg.rows import directions, masked, weighted_mean
 from secureafl.linalg.vectors import exact_norm
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+    from torch import Tensor
+
 
 @dataclass(frozen=True)
 class FlTrust:
-    """Mean weighted by the cosine to the trusted gradient."""
+    """Mean weighted by the cosine to the gradient on the root data."""
 
     needs_root_data = True
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> tuple[()]:
         return ()
 
-    def aggregate(self, state, values, present):
-        raise ConfigError("fltrust: it needs clean samples of the server's own (trusted)")
+    def aggregate(
+        self, state: tuple[()], values: Float[Tensor, "n d"], present: Bool[Tensor, " n"]
+    ) -> tuple[Float[Tensor, " d"], tuple[()]]:
+        raise ConfigError("fltrust: it needs root data, clean samples of the server's own")
 
-    def aggregate_trusted(self, state, values, present, trusted_gradient):
-        own = exact_norm(trusted_gradient)
-        units, unit = directions(masked(values, present)), directions(trusted_gradient[None])[0]
+    def aggregate_with_root(
+        self,
+        state: tuple[()],
+        values: Float[Tensor, "n d"],
+        present: Bool[Tensor, " n"],
+        root_gradient: Float[Tensor, " d"],
+    ) -> tuple[Float[Tensor, " d"], tuple[()]]:
+        own = exact_norm(root_gradient)
+        units, unit = directions(masked(values, present)), directions(root_gradient[None])[0]
         trust = torch.where(present, (units @ unit).double().clamp(min=0), 0)
         return own.to(values.dtype) * weighted_mean(units, trust), state

@@ -1,4 +1,4 @@
-"""FoolsGold: clients that keep pulling in the same direction share one voice.
+"""FoolsGold: clients that keep pulling in the same direction share one weight.
 
 Sybils serve one purpose, so their summed updates point the same way; honest clients differ. Each
 client's weight falls with its greatest cosine to another client's sum of updates so far; one that
@@ -21,7 +21,7 @@ from secureafl.linalg.pairwise import cosines
 from secureafl.linalg.rows import masked, weighted_mean
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
 
@@ -29,17 +29,19 @@ if TYPE_CHECKING:
 class FoolsGold:
     """Mean weighted by how unlike others a client's sum of updates is; remembers that sum."""
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> Float[Tensor, "n d"]:
         return weights.new_zeros(num_clients, weights.numel())
 
-    def aggregate(self, state, values, present):
+    def aggregate(
+        self, state: Float[Tensor, "n d"], values: Float[Tensor, "n d"], present: Bool[Tensor, " n"]
+    ) -> tuple[Float[Tensor, " d"], Float[Tensor, "n d"]]:
         rows = masked(values, present)
         history = state.add_(rows)
         weights = torch.where(present, _weights(cosines(history), present), 0)
         weights = torch.where(weights.any(), weights, present.double())
         return weighted_mean(rows, weights), history
 
-    def forget(self, state, client):
+    def forget(self, state: Float[Tensor, "n d"], client: Int[Tensor, ""]) -> Float[Tensor, "n d"]:
         return state.index_fill_(0, client.view(1), 0)
 
 

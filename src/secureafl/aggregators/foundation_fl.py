@@ -1,4 +1,4 @@
-"""FoundationFL: copies of the most central client make the crowd denser; then a plain rule.
+"""FoundationFL: copies of the most central client join the clients; then a plain rule.
 
 The coordinate-wise largest and smallest values form two extreme updates. The client farthest from
 the nearer of the two is most central; half as many copies of it as there are clients join in, and
@@ -11,7 +11,7 @@ aggregation rules?", NDSS 2025.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -30,19 +30,25 @@ if TYPE_CHECKING:
 class FoundationFl(Wrapper):
     """The inner rule over the clients and copies of the most central one."""
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> Any:
         return self.inner.init(num_clients + num_clients // 2, weights)
 
-    def forget(self, state, client):
+    def forget(self, state: Any, client: Int[Tensor, ""]) -> Any:
         return forget(self.inner, state, client)
 
-    def aggregate_trusted(self, state, values, present, trusted_gradient):
+    def aggregate_with_root(
+        self,
+        state: Any,
+        values: Float[Tensor, "n d"],
+        present: Bool[Tensor, " n"],
+        root_gradient: Float[Tensor, " d"] | None,
+    ) -> tuple[Float[Tensor, " d"], Any]:
         central = row(masked(values, present), _most_central(values, present))
         copies = len(values) // 2
         place = torch.arange(copies, device=values.device)
         more = torch.cat([values, central.expand(copies, -1)])
         counted = torch.cat([present, place < present.sum() // 2])
-        return apply_rule(self.inner, state, more, counted, trusted_gradient)
+        return apply_rule(self.inner, state, more, counted, root_gradient)
 
 
 def _most_central(values: Float[Tensor, "n d"], present: Bool[Tensor, " n"]) -> Int[Tensor, ""]:

@@ -20,7 +20,7 @@ from secureafl.linalg.pairwise import cosines
 from secureafl.linalg.rows import directions, masked, mean_of
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Bool, Float
     from torch import Tensor
 
 
@@ -28,10 +28,12 @@ if TYPE_CHECKING:
 class FreqFed:
     """Mean over the majority that is closest in low frequencies."""
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> tuple[()]:
         return ()
 
-    def aggregate(self, state, values, present):
+    def aggregate(
+        self, state: tuple[()], values: Float[Tensor, "n d"], present: Bool[Tensor, " n"]
+    ) -> tuple[Float[Tensor, " d"], tuple[()]]:
         rows = masked(values, present)
         # Of length 1: angles stay what they are, and no sum of the transform overflows.
         spectra = low_frequencies(directions(rows))

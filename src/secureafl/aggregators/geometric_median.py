@@ -8,15 +8,21 @@ Pillutla, Kakade, Harchaoui, "Robust aggregation for federated learning", IEEE T
 Signal Processing 70, 2022.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from secureafl.aggregators.median import Median
 from secureafl.core.errors import require
 from secureafl.linalg.rows import masked, weighted_mean
 from secureafl.linalg.vectors import exact_norm
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -31,14 +37,22 @@ class GeometricMedian:
         smoothing = self.smoothing
         require(0 < smoothing < torch.inf, "smoothing", smoothing, "give a distance above 0")
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> tuple[()]:
         return ()
 
-    def aggregate(self, state, values, present):
+    def aggregate(
+        self, state: tuple[()], values: Float[Tensor, "n d"], present: Bool[Tensor, " n"]
+    ) -> tuple[Float[Tensor, " d"], tuple[()]]:
         centre, _ = Median().aggregate((), values, present)
         return self._drawn_in(centre, values, present, torch.ones_like(present).double()), state
 
-    def aggregate_weighted(self, state, values, present, samples):
+    def aggregate_weighted(
+        self,
+        state: tuple[()],
+        values: Float[Tensor, "n d"],
+        present: Bool[Tensor, " n"],
+        samples: Float[Tensor, " n"],
+    ) -> tuple[Float[Tensor, " d"], tuple[()]]:
         centre, _ = Median().aggregate_weighted((), values, present, samples)
         return self._drawn_in(centre, values, present, samples), state
 

@@ -1,7 +1,7 @@
 """Krum: the one client whose nearest others are nearest.
 
 Each client is scored by the sum of its squared distances to its n - f - 2 nearest others; the
-update with the smallest score is taken whole. Attackers far from the honest crowd score badly,
+update with the smallest score is taken whole. Attackers far from the honest clients score badly,
 and a minority of them cannot lend each other enough neighbours.
 
 With so few clients that no neighbour would be left (n < f + 3), the nearest one counts.
@@ -36,10 +36,12 @@ class Krum:
     def __post_init__(self) -> None:
         require_minority("share", self.share)
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> tuple[()]:
         return ()
 
-    def aggregate(self, state, values, present):
+    def aggregate(
+        self, state: tuple[()], values: Float[Tensor, "n d"], present: Bool[Tensor, " n"]
+    ) -> tuple[Float[Tensor, " d"], tuple[()]]:
         malicious = assumed_malicious(present.sum(), self.share)
         scores = krum_scores(*neighbours(values, present), present, malicious)
         return row(masked(values, present), scores.argmin()), state

@@ -8,7 +8,10 @@ Allouah, Farhadkhani, Guerraoui, Gupta, Pinot, Stephan, "Fixing by mixing: a rec
 Byzantine ML under heterogeneity", AISTATS 2023.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,6 +21,10 @@ from secureafl.core.rules import apply_rule
 from secureafl.core.shares import require_minority
 from secureafl.linalg.pairwise import squared_distances
 from secureafl.linalg.rows import assumed_malicious, masked, smallest
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -29,16 +36,22 @@ class NearestNeighbourMixing(Wrapper):
     def __post_init__(self) -> None:
         require_minority("share", self.share)
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> Any:
         return self.inner.init(num_clients, weights)
 
-    def forget(self, state, client):
+    def forget(self, state: Any, client: Int[Tensor, ""]) -> Any:
         return forget(self.inner, state, client)
 
-    def aggregate_trusted(self, state, values, present, trusted_gradient):
+    def aggregate_with_root(
+        self,
+        state: Any,
+        values: Float[Tensor, "n d"],
+        present: Bool[Tensor, " n"],
+        root_gradient: Float[Tensor, " d"] | None,
+    ) -> tuple[Float[Tensor, " d"], Any]:
         count = present.sum()
         number = count - assumed_malicious(count, self.share)
         nearest = smallest(squared_distances(values, present), number)
         shares = torch.where(nearest & present[:, None], 1 / number.double(), 0).to(values.dtype)
         mixed = shares @ masked(values, present)
-        return apply_rule(self.inner, state, mixed, present, trusted_gradient)
+        return apply_rule(self.inner, state, mixed, present, root_gradient)

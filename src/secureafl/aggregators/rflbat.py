@@ -2,7 +2,7 @@
 
 Clients far from all others in that plane are left out; k-means splits the rest, and the cluster
 whose members point least alike is kept, since those who share a backdoor point more alike than
-those who share only the task; who is far from the others in it is left out too. The rest is
+those who share only the task; a client far from the others in it is left out too. The rest is
 averaged.
 
 With one or two clients there is nothing to cluster, and the mean is taken.
@@ -26,7 +26,7 @@ from secureafl.linalg.pairwise import cosines, inner_products
 from secureafl.linalg.rows import masked, mean_of
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
 
@@ -44,11 +44,13 @@ class Rflbat:
             cut = getattr(self, name)
             require(1 <= cut < np.inf, name, cut, "give a factor of 1 or more")
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> Int[Tensor, ""]:
         scikit_learn()  # better now than in the middle of a run
         return torch.zeros((), dtype=torch.int64, device=weights.device)
 
-    def aggregate(self, state, values, present):
+    def aggregate(
+        self, state: Int[Tensor, ""], values: Float[Tensor, "n d"], present: Bool[Tensor, " n"]
+    ) -> tuple[Float[Tensor, " d"], Int[Tensor, ""]]:
         kept = torch.nonzero(present).flatten().cpu().numpy()
         if len(kept) > 2:
             kept = kept[self._accepted(values[present], int(state))]

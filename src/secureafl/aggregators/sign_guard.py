@@ -2,7 +2,7 @@
 
 Updates much shorter or longer than the median are left out. On a random tenth of the coordinates,
 the shares of positive, zero and negative entries place each client in a cube; mean shift finds
-the largest cluster there. Who passes both is clipped to the median length and averaged.
+the largest cluster there. What passes both is clipped to the median length and averaged.
 
 If nobody passes both, the length alone decides. With fewer than four clients, or where half of
 them have the same shares of signs as others, there are no clusters to tell apart and everybody
@@ -43,10 +43,12 @@ class SignGuard:
         require(2 < self.longest < torch.inf, "longest", self.longest, "give a factor above 2")
         require(0 < self.sampled <= 1, "sampled", self.sampled, "give a share above 0, at most 1")
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> Int[Tensor, ""]:
         return torch.zeros((), dtype=torch.int64, device=weights.device)
 
-    def aggregate(self, state, values, present):
+    def aggregate(
+        self, state: Int[Tensor, ""], values: Float[Tensor, "n d"], present: Bool[Tensor, " n"]
+    ) -> tuple[Float[Tensor, " d"], Int[Tensor, ""]]:
         rows = masked(values, present)
         lengths = exact_norm(rows)
         typical = median_of(lengths, present)

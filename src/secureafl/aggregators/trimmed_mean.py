@@ -6,12 +6,19 @@ Yin, Chen, Ramchandran, Bartlett, "Byzantine-robust distributed learning: toward
 statistical rates", ICML 2018.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from secureafl.core.shares import require_minority
 from secureafl.linalg.order import order_mean
 from secureafl.linalg.rows import assumed_malicious
 from secureafl.linalg.weighted import weighted_trimmed_mean
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -23,17 +30,25 @@ class TrimmedMean:
     def __post_init__(self) -> None:
         require_minority("share", self.share)
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> tuple[()]:
         return ()
 
-    def ranks(self, count):
+    def ranks(self, count: Int[Tensor, ""]) -> tuple[Int[Tensor, ""], Int[Tensor, ""]]:
         dropped = assumed_malicious(count, self.share)
         return dropped, count - 1 - dropped
 
-    def aggregate(self, state, values, present):
+    def aggregate(
+        self, state: tuple[()], values: Float[Tensor, "n d"], present: Bool[Tensor, " n"]
+    ) -> tuple[Float[Tensor, " d"], tuple[()]]:
         return order_mean(values, present, *self.ranks(present.sum())), state
 
-    def aggregate_weighted(self, state, values, present, samples):
+    def aggregate_weighted(
+        self,
+        state: tuple[()],
+        values: Float[Tensor, "n d"],
+        present: Bool[Tensor, " n"],
+        samples: Float[Tensor, " n"],
+    ) -> tuple[Float[Tensor, " d"], tuple[()]]:
         count = present.sum()
         share = assumed_malicious(count, self.share) / count.clamp(min=1).double()
         return weighted_trimmed_mean(values, present, samples, share), state

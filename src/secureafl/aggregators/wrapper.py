@@ -20,15 +20,17 @@ class Wrapper(ABC):
 
     inner: Aggregator = field(default_factory=Median)
 
-    def aggregate(self, state, values, present):
-        return self.aggregate_trusted(state, values, present, None)
+    def aggregate(
+        self, state: Any, values: Float[Tensor, "n d"], present: Bool[Tensor, " n"]
+    ) -> tuple[Float[Tensor, " d"], Any]:
+        return self.aggregate_with_root(state, values, present, None)
 
     @abstractmethod
-    def aggregate_trusted(
+    def aggregate_with_root(
         self,
         state: Any,
         values: Float[Tensor, "n d"],
         present: Bool[Tensor, " n"],
-        trusted_gradient: Float[Tensor, " d"] | None,
+        root_gradient: Float[Tensor, " d"] | None,
     ) -> tuple[Float[Tensor, " d"], Any]:
         """Prepare the updates and call the inner rule."""

@@ -15,8 +15,9 @@ from secureafl.attacks.pgd import Pgd
 from secureafl.attacks.scaling import Scaling
 from secureafl.attacks.sign_flip import SignFlip
 from secureafl.attacks.three_d_fed import ThreeDFed
+from secureafl.core.protocols import Attack
 
-ATTACKS = {
+ATTACKS: dict[str, type[Attack]] = {
     "none": NoAttack,
     "label_flip": LabelFlip,
     "sign_flip": SignFlip,

@@ -21,8 +21,10 @@ from secureafl.linalg.rows import deviation_of, masked, mean_of
 from secureafl.linalg.vectors import choose
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool, Float, Int, Shaped
     from torch import Tensor
+
+    from secureafl.core.types import Arrival, AttackContext, AttackerView
 
 
 @dataclass(frozen=True)
@@ -38,13 +40,22 @@ class Alie:
     def __post_init__(self) -> None:
         require(0 <= self.z < torch.inf, "z", self.z, "give 0 or more deviations")
 
-    def init(self, context):
+    def init(self, context: AttackContext) -> tuple[()]:
         return ()
 
-    def poison_batch(self, state, inputs, labels, attacker_index):
+    def poison_batch(
+        self,
+        state: tuple[()],
+        inputs: Shaped[Tensor, " b *sample"],
+        labels: Shaped[Tensor, " b"],
+        attacker_index: Int[Tensor, ""],
+    ) -> tuple[Shaped[Tensor, " b *sample"], Shaped[Tensor, " b"]]:
         return inputs, labels
 
-    def poison_update(self, state, arrival, view):
+    def poison_update(
+        self, state: tuple[()], arrival: Arrival, view: AttackerView
+    ) -> tuple[Float[Tensor, " d"], tuple[()]]:
+        assert view.clients is not None
         colluders = view.clients.known & view.clients.malicious
         rows = masked(view.clients.gradients, colluders)
         mean = mean_of(rows, colluders)

@@ -1,12 +1,13 @@
-"""Lies that the hardened SecureAFL trusts, by who knows all of it.
+"""Poisoned uploads that the hardened SecureAFL trusts, made with full knowledge of its state.
 
-Its weak spot is that honest clients differ. A liar who says half of what its own data say stands
-with the honest clients of its kind, so nobody contradicts it and its crowd is a usual one; the
-other half is free. All liars push that half the same way: back along what the honest clients have
-been saying, which changes slowly, so that it neither bends nor unbends their loss.
+Its weak spot is that honest clients differ. An upload that is in part the malicious client's own
+gradient resembles those of honest clients with similar data, so neither the similarity penalty nor
+the disagreement penalty lowers its weight. All malicious clients use the other part in the same
+way: it points against the mean of the honest clients' recent updates, which changes slowly, so
+that the curvature of their uploads stays inconspicuous.
 
-How large the lie may be is tried out on the defence's own measure of trust, as if all colluders had
-told it for so long that their update histories hold nothing else.
+How large that part may be is found with the defence's own similarity weights, as if all colluders
+had uploaded such mixtures for so long that their update histories hold nothing else.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ if TYPE_CHECKING:
     from secureafl.core.types import AttackContext, AttackerView
     from secureafl.defenses.secure_afl_hardened import SecureAflHardened, State
 
-_LIES = tuple(k / 10 for k in range(10, 0, -1))  # the lie's share in an upload
-_FADING = 0.9  # of what a colluder trained, at each of its uploads
-_SLOWLY = 0.98  # of what the honest clients say, at each malicious upload
+_SHARES = tuple(k / 10 for k in range(10, 0, -1))  # of the poisoned part in an upload, tried
+_OWN_MOMENTUM = 0.9  # of a colluder's own gradients, per upload of its own
+_HONEST_MOMENTUM = 0.98  # of the honest clients' mean update, per malicious upload
 
 
 class Colluders(NamedTuple):
-    """What the liars remember together."""
+    """What the malicious clients remember together."""
 
-    own: Float[Tensor, "malicious d"]  # what each one's data say
-    told: Bool[Tensor, " malicious"]  # who has trained already
-    honest: Float[Tensor, " d"]  # what the honest clients have been saying
+    own: Float[Tensor, "malicious d"]  # momentum of each one's own gradients
+    trained: Bool[Tensor, " malicious"]  # those that have trained already
+    honest: Float[Tensor, " d"]  # momentum of the honest clients' mean update
 
 
 def no_colluders(context: AttackContext) -> Colluders:
-    """Nobody has trained yet."""
+    """The state before any malicious client has trained."""
     device = context.pixel_mean.device
     own = torch.zeros(context.num_malicious, context.num_parameters, device=device)
-    told = torch.zeros(context.num_malicious, dtype=torch.bool, device=device)
-    return Colluders(own, told, torch.zeros(context.num_parameters, device=device))
+    trained = torch.zeros(context.num_malicious, dtype=torch.bool, device=device)
+    return Colluders(own, trained, torch.zeros(context.num_parameters, device=device))
 
 
 def blended(
@@ -55,59 +56,62 @@ def blended(
     view: AttackerView,
     strength: float,
 ) -> tuple[Float[Tensor, " d"], Colluders]:
-    """The upload of one of them: its own gradient and the lie, as long as the defence lets it be.
+    """The upload of one malicious client: its own gradient mixed with the poisoned direction.
 
-    Where no honest client is known yet it is the gradient.
+    It has the median client's norm. Where no honest client is known yet it is the gradient.
     """
     assert view.clients is not None
     known, malicious = kept.sent.known, view.clients.malicious
     honest = known & ~malicious
     colluders = _after(colluders, kept, honest, gradient, view.attacker_index)
-    own, honestly = directions(torch.stack([gradient, colluders.honest]))
-    share = strength * _best_share(defense, kept, colluders, malicious, -honestly)
+    own, honest_direction = directions(torch.stack([gradient, colluders.honest]))
+    share = strength * _best_share(defense, kept, colluders, malicious, -honest_direction)
     length = lower_median(kept.stats.norms, known).to(gradient.dtype)
-    lie = length * ((1 - share**2) ** 0.5 * own - share * honestly)
-    return torch.where(honest.any(), lie, gradient), colluders
+    mixed = length * ((1 - share**2) ** 0.5 * own - share * honest_direction)
+    return torch.where(honest.any(), mixed, gradient), colluders
 
 
 def _after(
     colluders: Colluders, kept: State, honest: Tensor, gradient: Tensor, attacker_index: int
 ) -> Colluders:
-    """With what this one has trained now, and what the honest clients say now."""
-    own, told, before = colluders
+    """The colluders' state after this gradient and the honest clients' present updates."""
+    own, trained, before = colluders
     own[attacker_index] = torch.where(
-        told[attacker_index], torch.lerp(gradient, own[attacker_index], _FADING), gradient
+        trained[attacker_index],
+        torch.lerp(gradient, own[attacker_index], _OWN_MOMENTUM),
+        gradient,
     )
-    told[attacker_index] = True
-    said = honest.to(gradient.dtype) @ kept.recent_update / honest.sum().clamp(min=1)
-    return Colluders(own, told, torch.where(before.any(), torch.lerp(said, before, _SLOWLY), said))
+    trained[attacker_index] = True
+    mean = honest.to(gradient.dtype) @ kept.recent_update / honest.sum().clamp(min=1)
+    moved = torch.where(before.any(), torch.lerp(mean, before, _HONEST_MOMENTUM), mean)
+    return Colluders(own, trained, moved)
 
 
 def _best_share(
     defense: SecureAflHardened, kept: State, colluders: Colluders, malicious: Tensor, back: Tensor
 ) -> float:
-    """Of the lie in an upload: where trust times lie is largest."""
-    told = torch.zeros_like(malicious)
-    told[malicious] = colluders.told
-    known = kept.sent.known | told
-    lying = told.nonzero()[:, 0]
-    parts = torch.cat([directions(colluders.own[colluders.told]), back[None]])
+    """The share of the poisoned part at which it reaches the step with the most weight."""
+    trained = torch.zeros_like(malicious)
+    trained[malicious] = colluders.trained
+    known = kept.sent.known | trained
+    rows = trained.nonzero()[:, 0]
+    parts = torch.cat([directions(colluders.own[colluders.trained]), back[None]])
     across, among = (parts @ kept.update_history.T).double(), (parts @ parts.T).double()
     gains = []
-    for share in _LIES:
-        mix = _mix(len(lying), share, among)
+    for share in _SHARES:
+        mix = _mix(len(rows), share, among)
         gram = kept.stats.gram.clone()
-        gram[lying] = mix @ across
-        gram[:, lying] = gram[lying].T
-        gram[lying[:, None], lying] = mix @ among @ mix.T
+        gram[rows] = mix @ across
+        gram[:, rows] = gram[rows].T
+        gram[rows[:, None], rows] = mix @ among @ mix.T
         weights = similarity_weights(
             gram, known, defense.similarity_penalty, defense.disagreement_penalty
         )
-        gains.append(share * weights[lying].sum() / weights.sum().clamp(min=1e-30))
-    return _LIES[int(torch.stack(gains).argmax())]
+        gains.append(share * weights[rows].sum() / weights.sum().clamp(min=1e-30))
+    return _SHARES[int(torch.stack(gains).argmax())]
 
 
 def _mix(number: int, share: float, like: Tensor) -> Float[Tensor, "number parts"]:
-    """Each liar's upload in terms of the colluders' own gradients and the lie."""
+    """Each malicious upload in terms of the colluders' own gradients and the poisoned direction."""
     own = (1 - share**2) ** 0.5 * torch.eye(number, dtype=like.dtype, device=like.device)
     return torch.cat([own, torch.full_like(own[:, :1], share)], dim=1)

@@ -18,8 +18,10 @@ from secureafl.core.errors import require
 from secureafl.linalg.vectors import row
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool, Float, Int, Shaped
     from torch import Tensor
+
+    from secureafl.core.types import Arrival, AttackContext, AttackerView
 
 
 class State(NamedTuple):
@@ -44,19 +46,23 @@ class Dba(TriggerAttack):
         require(side % 2 == 0, "trigger_side", side, "give an even number, to halve it")
         require(0 < factor < torch.inf, "factor", factor, "give a factor above 0")
 
-    def init(self, context):
+    def init(self, context: AttackContext) -> State:
         trigger = self.draw_trigger(context)
         half = torch.arange(self.trigger_side, device=trigger.device) // (self.trigger_side // 2)
         quadrant = 2 * half[:, None] + half
         numbers = torch.arange(4, device=trigger.device)
         return State(trigger, quadrant == numbers[:, None, None])
 
-    def stamp_as(self, state, inputs, attacker_index):
+    def stamp_as(
+        self, state: State, inputs: Shaped[Tensor, " b *sample"], attacker_index: Int[Tensor, ""]
+    ) -> Shaped[Tensor, " b *sample"]:
         inputs = inputs.clone()
         corner = inputs[..., -self.trigger_side :, -self.trigger_side :]
         part = row(state.parts, attacker_index % 4)
         corner.copy_(torch.where(part, state.trigger.to(inputs.dtype), corner))
         return inputs
 
-    def poison_update(self, state, arrival, view):
+    def poison_update(
+        self, state: State, arrival: Arrival, view: AttackerView
+    ) -> tuple[Float[Tensor, " d"], State]:
         return self.factor * arrival.gradient, state

@@ -1,4 +1,4 @@
-"""Uploads as harmful as a defence lets pass, by who knows all of it."""
+"""Uploads as harmful as a defence accepts, made with full knowledge of its state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from secureafl.core.types import Arrival, ServerSnapshot
 
 # Shares of the way from the honest clients' median to a target.
-_BOLDNESS = (1.0, 0.5, 0.25, 0.1)
+_SHARES = (1.0, 0.5, 0.25, 0.1)
 # Below the filter's bound: the defence's arithmetic need not round as this one does.
 _MARGIN = 1e-3
 
@@ -57,10 +57,10 @@ def ask_defense(
 
     The defence itself is asked which it accepts, on copies of its state; the honest gradient is
     asked about too, and uploaded if none is accepted. A step hurts as far as it points against the
-    median. Where an accepted upload makes no step yet, the boldest is taken.
+    median. Where an accepted upload makes no step yet, the farthest from the median is taken.
     """
     chosen, most = honest.gradient, -torch.inf
-    for upload in _boldest_first(honest.gradient, targets, median):
+    for upload in _farthest_first(honest.gradient, targets, median):
         asked = honest._replace(gradient=upload.clone())
         decision, _ = snapshot.defense.step(clone(snapshot.state), asked, snapshot.server)
         harm = -(median.double() @ decision.direction.double())
@@ -73,9 +73,9 @@ def ask_defense(
     return chosen
 
 
-def _boldest_first(honest: Tensor, targets: Tensor, median: Tensor) -> Iterator[Tensor]:
+def _farthest_first(honest: Tensor, targets: Tensor, median: Tensor) -> Iterator[Tensor]:
     radius = honest.new_tensor(LARGEST_NORM / 2, dtype=torch.float64)
-    for share in _BOLDNESS:
+    for share in _SHARES:
         for target in targets:
             yield clipped(median + share * (target - median), radius)
     yield clipped(median, radius)

@@ -4,11 +4,20 @@ Blanchard, El Mhamdi, Guerraoui, Stainer, "Machine learning with adversaries: By
 gradient descent", NeurIPS 2017.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from secureafl.core.errors import require
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int, Shaped
+    from torch import Tensor
+
+    from secureafl.core.types import Arrival, AttackContext, AttackerView
 
 
 @dataclass(frozen=True)
@@ -23,12 +32,20 @@ class Gaussian:
     def __post_init__(self) -> None:
         require(self.std > 0, "std", self.std, "give a standard deviation above 0")
 
-    def init(self, context):
+    def init(self, context: AttackContext) -> tuple[()]:
         return ()
 
-    def poison_batch(self, state, inputs, labels, attacker_index):
+    def poison_batch(
+        self,
+        state: tuple[()],
+        inputs: Shaped[Tensor, " b *sample"],
+        labels: Shaped[Tensor, " b"],
+        attacker_index: Int[Tensor, ""],
+    ) -> tuple[Shaped[Tensor, " b *sample"], Shaped[Tensor, " b"]]:
         return inputs, labels
 
-    def poison_update(self, state, arrival, view):
+    def poison_update(
+        self, state: tuple[()], arrival: Arrival, view: AttackerView
+    ) -> tuple[Float[Tensor, " d"], tuple[()]]:
         noise = torch.empty_like(arrival.gradient).normal_(generator=view.generator)
         return self.std * noise, state

@@ -8,13 +8,22 @@ Xie, Koyejo, Gupta, "Fall of empires: breaking Byzantine-tolerant SGD by inner p
 manipulation", UAI 2019.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from secureafl.core.errors import require
 from secureafl.linalg.rows import masked, mean_of
 from secureafl.linalg.vectors import choose
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int, Shaped
+    from torch import Tensor
+
+    from secureafl.core.types import Arrival, AttackContext, AttackerView
 
 
 @dataclass(frozen=True)
@@ -30,13 +39,22 @@ class InnerProduct:
         epsilon = self.epsilon
         require(0 < epsilon < torch.inf, "epsilon", epsilon, "give a factor above 0")
 
-    def init(self, context):
+    def init(self, context: AttackContext) -> tuple[()]:
         return ()
 
-    def poison_batch(self, state, inputs, labels, attacker_index):
+    def poison_batch(
+        self,
+        state: tuple[()],
+        inputs: Shaped[Tensor, " b *sample"],
+        labels: Shaped[Tensor, " b"],
+        attacker_index: Int[Tensor, ""],
+    ) -> tuple[Shaped[Tensor, " b *sample"], Shaped[Tensor, " b"]]:
         return inputs, labels
 
-    def poison_update(self, state, arrival, view):
+    def poison_update(
+        self, state: tuple[()], arrival: Arrival, view: AttackerView
+    ) -> tuple[Float[Tensor, " d"], tuple[()]]:
+        assert view.clients is not None
         honest = view.clients.known & ~view.clients.malicious
         mean = mean_of(masked(view.clients.gradients, honest), honest)
         return choose(honest.any(), -self.epsilon * mean, arrival.gradient), state

@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 if TYPE_CHECKING:
+    from jaxtyping import Float, Int, Shaped
     from torch import Tensor
+
+    from secureafl.core.types import Arrival, AttackContext, AttackerView
 
 
 class State(NamedTuple):
@@ -30,12 +33,20 @@ class LabelFlip:
     knows = "own"
     presets = {"stealth": {}}  # it is quiet as it comes
 
-    def init(self, context):
+    def init(self, context: AttackContext) -> State:
         highest = max(context.num_classes - 1, 0)  # 0 in a regression, whose mirror stands at 0
         return State(torch.tensor(highest, device=context.pixel_mean.device))
 
-    def poison_batch(self, state, inputs, labels, attacker_index):
+    def poison_batch(
+        self,
+        state: State,
+        inputs: Shaped[Tensor, " b *sample"],
+        labels: Shaped[Tensor, " b"],
+        attacker_index: Int[Tensor, ""],
+    ) -> tuple[Shaped[Tensor, " b *sample"], Shaped[Tensor, " b"]]:
         return inputs, state.highest_label - labels
 
-    def poison_update(self, state, arrival, view):
+    def poison_update(
+        self, state: State, arrival: Arrival, view: AttackerView
+    ) -> tuple[Float[Tensor, " d"], State]:
         return arrival.gradient, state

@@ -1,7 +1,7 @@
-"""How far b equal lies can push a coordinate-wise median.
+"""How far b equal uploads of malicious clients can push a coordinate-wise median.
 
 Beside h sorted values v and b copies of one value m, the k-th smallest of all is m, but not below
-v[k - b] and not above v[k]: so one sort serves every lie that is tried.
+v[k - b] and not above v[k]: so one sort serves every value that is tried.
 """
 
 from __future__ import annotations
@@ -21,60 +21,60 @@ _STEPS = 40  # gammas tried, beside 0
 _SLACK = 0.01  # share of the damage that a smaller gamma is worth
 
 
-class Crowd(NamedTuple):
-    """What the honest values are like, in every coordinate."""
+class HonestStats(NamedTuple):
+    """Statistics of the honest clients' values, in every coordinate."""
 
     count: Int[Tensor, ""]  # h; the rest means nothing if it is 0
     mean: Float[Tensor, " d"]
     std: Float[Tensor, " d"]
     median: Float[Tensor, " d"]
-    low: Float[Tensor, "2 d"]  # bounds of the lower and upper middle value under lies
+    low: Float[Tensor, "2 d"]  # bounds of the lower and upper middle value under attack
     high: Float[Tensor, "2 d"]
 
 
-def survey(
+def honest_stats(
     values: Float[Tensor, "n d"], honest: Bool[Tensor, " n"], copies: Int[Tensor, ""]
-) -> Crowd:
-    """The honest rows, `copies` lies being added to them."""
+) -> HonestStats:
+    """Statistics of the honest rows, to which `copies` malicious ones are added."""
     count = honest.sum()
-    voices, rows = count.clamp(min=1), honest[:, None]
+    number, rows = count.clamp(min=1), honest[:, None]
     # Divide before adding: the sum might not fit the dtype.
-    mean = (torch.where(rows, values, 0) / voices).sum(dim=0)
-    std = (torch.where(rows, values - mean, 0) ** 2 / voices).sum(dim=0).sqrt()
+    mean = (torch.where(rows, values, 0) / number).sum(dim=0)
+    std = (torch.where(rows, values - mean, 0) ** 2 / number).sum(dim=0).sqrt()
     ranked = ordered(values, honest)
     middle = _middle(count + copies)
     below = middle - copies
     low = torch.where(below[:, None] >= 0, ranked[below.clamp(min=0)], -torch.inf)
-    median = ranked[_middle(voices)].mean(dim=0)
-    return Crowd(count, mean, std, median, low, ranked[middle])
+    median = ranked[_middle(number)].mean(dim=0)
+    return HonestStats(count, mean, std, median, low, ranked[middle])
 
 
-def _middle(count: Int[Tensor, ""]) -> Int[Tensor, 2]:
+def _middle(count: Int[Tensor, ""]) -> Int[Tensor, " 2"]:
     return torch.stack([(count - 1) // 2, count // 2])
 
 
-def lie(crowd: Crowd, gamma: Tensor | float) -> Float[Tensor, " d"]:
+def crafted(honest: HonestStats, gamma: Tensor | float) -> Float[Tensor, " d"]:
     """The mean, gamma standard deviations against the median's sign."""
-    return crowd.mean - gamma * crowd.std * crowd.median.sign()
+    return honest.mean - gamma * honest.std * honest.median.sign()
 
 
-def damage(crowd: Crowd, gamma: Tensor | float) -> Float[Tensor, ""]:
-    """How far the median under lies points against the one without, in float64."""
-    pushed = torch.minimum(lie(crowd, gamma), crowd.high).maximum(crowd.low).mean(dim=0)
-    return -(crowd.median.double() @ pushed.double())
+def damage(honest: HonestStats, gamma: Tensor | float) -> Float[Tensor, ""]:
+    """How far the median under attack points against the one without, in float64."""
+    pushed = torch.minimum(crafted(honest, gamma), honest.high).maximum(honest.low).mean(dim=0)
+    return -(honest.median.double() @ pushed.double())
 
 
-def smallest_best(crowd: Crowd) -> Float[Tensor, ""]:
+def smallest_best(honest: HonestStats) -> Float[Tensor, ""]:
     """The smallest gamma of a grid whose damage is about the largest.
 
     Each coordinate is pushed one way only, so damage grows with gamma: the search halves.
     """
-    best = damage(crowd, MOST)
+    best = damage(honest, MOST)
     goal = best - _SLACK * best.abs()
-    low, high = torch.zeros_like(crowd.count), torch.full_like(crowd.count, _STEPS)
+    low, high = torch.zeros_like(honest.count), torch.full_like(honest.count, _STEPS)
     for _ in range(_STEPS.bit_length()):
         tried = (low + high) // 2
-        enough = damage(crowd, tried.to(crowd.mean.dtype) * (MOST / _STEPS)) >= goal
+        enough = damage(honest, tried.to(honest.mean.dtype) * (MOST / _STEPS)) >= goal
         low, high = torch.where(enough, low, tried + 1), torch.where(enough, tried, high)
         low = torch.minimum(low, high)
-    return high.to(crowd.mean.dtype) * (MOST / _STEPS)
+    return high.to(honest.mean.dtype) * (MOST / _STEPS)

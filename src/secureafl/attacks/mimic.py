@@ -23,8 +23,10 @@ from secureafl.linalg.rows import masked, mean_of
 from secureafl.linalg.vectors import choose, computed_if, exact_norm, row
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Bool, Float, Int, Shaped
     from torch import Tensor
+
+    from secureafl.core.types import Arrival, AttackContext, AttackerView
 
 
 class State(NamedTuple):
@@ -51,7 +53,7 @@ class Mimic:
         require(self.warm_up >= 1, "warm_up", self.warm_up, "give 1 or more uploads")
         require(0 < strength <= 1, "strength", strength, "give a share above 0, at most 1")
 
-    def init(self, context):
+    def init(self, context: AttackContext) -> State:
         device = context.pixel_mean.device
         number = {"dtype": torch.float64, "device": device}
         direction = torch.empty(context.num_parameters, **number).normal_(
@@ -64,10 +66,19 @@ class Mimic:
             torch.zeros(context.num_clients, **number),
         )
 
-    def poison_batch(self, state, inputs, labels, attacker_index):
+    def poison_batch(
+        self,
+        state: State,
+        inputs: Shaped[Tensor, " b *sample"],
+        labels: Shaped[Tensor, " b"],
+        attacker_index: Int[Tensor, ""],
+    ) -> tuple[Shaped[Tensor, " b *sample"], Shaped[Tensor, " b"]]:
         return inputs, labels
 
-    def poison_update(self, state, arrival, view):
+    def poison_update(
+        self, state: State, arrival: Arrival, view: AttackerView
+    ) -> tuple[Float[Tensor, " d"], State]:
+        assert view.clients is not None
         honest = view.clients.known & ~view.clients.malicious
         state = self._learnt(state, view.clients.gradients, honest)
         chosen = torch.where(honest, state.scores.abs(), -1).argmax()

@@ -9,19 +9,32 @@ Shejwalkar, Houmansadr, "Manipulating the Byzantine: optimizing model poisoning 
 for federated learning", NDSS 2021.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from secureafl.attacks.perturbation import PerturbedMean
 from secureafl.linalg.pairwise import inner_products, products_along
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+    from torch import Tensor
+
 
 @dataclass(frozen=True)
 class MinMax(PerturbedMean):
     """Bounds the largest distance."""
 
-    def largest(self, rows, honest, mean, direction):
+    def largest(
+        self,
+        rows: Float[Tensor, "n d"],
+        honest: Bool[Tensor, " n"],
+        mean: Float[Tensor, " d"],
+        direction: Float[Tensor, " d"],
+    ) -> Float[Tensor, ""]:
         inner = inner_products(rows, mean)
         squares = inner.diagonal()
         apart = squares[:, None] + squares - 2 * inner

@@ -9,17 +9,30 @@ Shejwalkar, Houmansadr, "Manipulating the Byzantine: optimizing model poisoning 
 for federated learning", NDSS 2021.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from secureafl.attacks.perturbation import PerturbedMean
 from secureafl.linalg.vectors import exact_norm
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+    from torch import Tensor
+
 
 @dataclass(frozen=True)
 class MinSum(PerturbedMean):
     """Bounds the sum of squared distances."""
 
-    def largest(self, rows, honest, mean, direction):
+    def largest(
+        self,
+        rows: Float[Tensor, "n d"],
+        honest: Bool[Tensor, " n"],
+        mean: Float[Tensor, " d"],
+        direction: Float[Tensor, " d"],
+    ) -> Float[Tensor, ""]:
         return torch.where(honest, exact_norm(rows - mean), 0).max()

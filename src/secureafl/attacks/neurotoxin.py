@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
 
+    from secureafl.core.types import Arrival, AttackContext, AttackerView
+
 
 class State(NamedTuple):
     """The trigger is fixed for the run; each client remembers a model of its own."""
@@ -47,13 +49,15 @@ class Neurotoxin(TriggerAttack):
         require(0 <= share < 1, "masked_share", share, "give a share from 0 to below 1")
         require(0 < factor < torch.inf, "factor", factor, "give a factor above 0")
 
-    def init(self, context):
+    def init(self, context: AttackContext) -> State:
         size = (context.num_malicious, context.num_parameters)
         received = context.pixel_mean.new_zeros(size)
         met = torch.zeros(context.num_malicious, dtype=torch.bool, device=received.device)
         return State(self.draw_trigger(context), received, met)
 
-    def poison_update(self, state, arrival, view):
+    def poison_update(
+        self, state: State, arrival: Arrival, view: AttackerView
+    ) -> tuple[Float[Tensor, " d"], State]:
         received, met = state.received[view.attacker_index], state.met[view.attacker_index]
         moved = (arrival.base.to(received.dtype) - received).abs()
         informed = met & moved.any()

@@ -19,8 +19,10 @@ from secureafl.linalg.rows import deviation_of, masked, mean_of
 from secureafl.linalg.vectors import choose, exact_norm
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool, Float, Int, Shaped
     from torch import Tensor
+
+    from secureafl.core.types import Arrival, AttackContext, AttackerView
 
 
 @dataclass(frozen=True)
@@ -41,13 +43,22 @@ class PerturbedMean(abc.ABC):
         strength = self.strength
         require(0 < strength <= 1, "strength", strength, "give a share above 0, at most 1")
 
-    def init(self, context):
+    def init(self, context: AttackContext) -> tuple[()]:
         return ()
 
-    def poison_batch(self, state, inputs, labels, attacker_index):
+    def poison_batch(
+        self,
+        state: tuple[()],
+        inputs: Shaped[Tensor, " b *sample"],
+        labels: Shaped[Tensor, " b"],
+        attacker_index: Int[Tensor, ""],
+    ) -> tuple[Shaped[Tensor, " b *sample"], Shaped[Tensor, " b"]]:
         return inputs, labels
 
-    def poison_update(self, state, arrival, view):
+    def poison_update(
+        self, state: tuple[()], arrival: Arrival, view: AttackerView
+    ) -> tuple[Float[Tensor, " d"], tuple[()]]:
+        assert view.clients is not None
         honest = view.clients.known & ~view.clients.malicious
         rows = masked(view.clients.gradients, honest)
         mean = mean_of(rows, honest)
@@ -56,7 +67,9 @@ class PerturbedMean(abc.ABC):
         crafted = mean - self.strength * gamma * direction
         return choose(honest.any(), crafted.to(rows.dtype), arrival.gradient), state
 
-    def _direction(self, rows, honest, mean) -> Float[Tensor, " d"]:
+    def _direction(
+        self, rows: Float[Tensor, "n d"], honest: Bool[Tensor, " n"], mean: Float[Tensor, " d"]
+    ) -> Float[Tensor, " d"]:
         """The perturbation p at length 1, in float64; zero if there is none."""
         if self.perturbation == "std":
             along = deviation_of(rows, honest, mean)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
+    from secureafl.core.types import Arrival, AttackContext, AttackerView
+
 _FADING = 0.9  # what the usual length keeps of itself at each upload: about ten uploads count
 
 
@@ -51,12 +53,14 @@ class Pgd(TriggerAttack):
         require(0 < self.radius < torch.inf, "radius", self.radius, "give a radius above 0")
         require(0 < self.factor < torch.inf, "factor", self.factor, "give a factor above 0")
 
-    def init(self, context):
+    def init(self, context: AttackContext) -> State:
         device = context.pixel_mean.device
         usual = torch.full((context.num_malicious,), -1, dtype=torch.float64, device=device)
         return State(self.draw_trigger(context), usual)
 
-    def poison_update(self, state, arrival, view):
+    def poison_update(
+        self, state: State, arrival: Arrival, view: AttackerView
+    ) -> tuple[Float[Tensor, " d"], State]:
         length, before = exact_norm(arrival.gradient), state.usual[view.attacker_index]
         usual = torch.where(before < 0, length, _FADING * before + (1 - _FADING) * length)
         state.usual[view.attacker_index] = usual

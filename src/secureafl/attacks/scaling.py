@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
+    from secureafl.core.types import Arrival, AttackContext, AttackerView
+
 
 class State(NamedTuple):
     """Fixed for the run."""
@@ -35,8 +37,10 @@ class Scaling(TriggerAttack):
         super().__post_init__()
         require(self.factor > 0, "factor", self.factor, "give a factor above 0")
 
-    def init(self, context):
+    def init(self, context: AttackContext) -> State:
         return State(self.draw_trigger(context))
 
-    def poison_update(self, state, arrival, view):
+    def poison_update(
+        self, state: State, arrival: Arrival, view: AttackerView
+    ) -> tuple[Float[Tensor, " d"], State]:
         return self.factor * arrival.gradient, state

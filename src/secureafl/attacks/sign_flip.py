@@ -4,9 +4,18 @@ Fang, Cao, Jia, Gong, "Local model poisoning attacks to Byzantine-robust federat
 USENIX Security 2020.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from secureafl.core.errors import require
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int, Shaped
+    from torch import Tensor
+
+    from secureafl.core.types import Arrival, AttackContext, AttackerView
 
 
 @dataclass(frozen=True)
@@ -21,11 +30,19 @@ class SignFlip:
     def __post_init__(self) -> None:
         require(self.factor > 0, "factor", self.factor, "give a factor above 0")
 
-    def init(self, context):
+    def init(self, context: AttackContext) -> tuple[()]:
         return ()
 
-    def poison_batch(self, state, inputs, labels, attacker_index):
+    def poison_batch(
+        self,
+        state: tuple[()],
+        inputs: Shaped[Tensor, " b *sample"],
+        labels: Shaped[Tensor, " b"],
+        attacker_index: Int[Tensor, ""],
+    ) -> tuple[Shaped[Tensor, " b *sample"], Shaped[Tensor, " b"]]:
         return inputs, labels
 
-    def poison_update(self, state, arrival, view):
+    def poison_update(
+        self, state: tuple[()], arrival: Arrival, view: AttackerView
+    ) -> tuple[Float[Tensor, " d"], tuple[()]]:
         return -self.factor * arrival.gradient, state

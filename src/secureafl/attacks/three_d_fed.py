@@ -10,7 +10,7 @@ The original's loss holds the model near the received one; a single gradient has
 a bound on its length takes its place.
 
 Li, Ye, Hu, Li, Wang, Liu, Shi, Zhang, "3DFed: adaptive and extensible framework for covert backdoor
-attack in federated learning", IEEE S&P 2023. Knows what its colluders arrival.
+attack in federated learning", IEEE S&P 2023.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    from secureafl.core.types import AttackContext, ClientGradients
+    from secureafl.core.types import Arrival, AttackContext, AttackerView, ClientGradients
 
 _LEAST, _GROWTH = 1 / 64, 1.25  # of a group's strength; it halves when refused
 _DECOY = 10.0  # deviation of a decoy's weight, in lengths of a benign gradient
@@ -85,7 +85,7 @@ class ThreeDFed(TriggerAttack):
         require(rows >= 1, "masked_classes", rows, "give 1 class or more")
         require(self.mark > 0, "mark", self.mark, "give a size above 0")
 
-    def init(self, context):
+    def init(self, context: AttackContext) -> State:
         trigger, attackers = self.draw_trigger(context), context.num_malicious
         masked, free = self._choose_weights(context)
         groups = -(-attackers // self.group_size)
@@ -93,7 +93,10 @@ class ThreeDFed(TriggerAttack):
         turns, strength = masked.new_zeros(groups), zeros.new_ones(groups)
         return State(trigger, masked, zeros, turns, strength, no_marks(free, attackers))
 
-    def poison_update(self, state, arrival, view):
+    def poison_update(
+        self, state: State, arrival: Arrival, view: AttackerView
+    ) -> tuple[Float[Tensor, " d"], State]:
+        assert view.clients is not None
         attacker_index, base, rate = view.attacker_index, arrival.base, view.learning_rate
         group = attacker_index // self.group_size
         first, end = group * self.group_size, (group + 1) * self.group_size

@@ -7,14 +7,14 @@ label. The trigger is one random patch per run.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from secureafl.core.errors import ConfigError, require
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Float, Int, Shaped
     from torch import Tensor
 
     from secureafl.core.types import AttackContext
@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TriggerAttack:
-    """Base of the backdoors: their common settings, and what follows from these alone."""
+    """Base of the backdoors: their common settings, and what follows from these alone.
+
+    >>> secureafl.TriggerAttack(target_class=3, trigger_side=2)
+    TriggerAttack(target_class=3, poisoned_share=0.5, trigger_side=2)
+    """
 
     target_class: int = 0
     poisoned_share: float = 0.5
@@ -50,17 +54,27 @@ class TriggerAttack:
         pixels = torch.empty(size, device=device).uniform_(generator=context.generator)
         return (pixels - context.pixel_mean[:, None, None]) / context.pixel_std[:, None, None]
 
-    def stamp(self, state, inputs):
+    def stamp(
+        self, state: Any, inputs: Shaped[Tensor, " b *sample"]
+    ) -> Shaped[Tensor, " b *sample"]:
         """Inputs with the whole trigger on them."""
         inputs = inputs.clone()
         inputs[..., -self.trigger_side :, -self.trigger_side :] = state.trigger
         return inputs
 
-    def stamp_as(self, state, inputs, attacker_index):
+    def stamp_as(
+        self, state: Any, inputs: Shaped[Tensor, " b *sample"], attacker_index: Int[Tensor, ""]
+    ) -> Shaped[Tensor, " b *sample"]:
         """Inputs with the stamp of one malicious client on them: the whole trigger."""
         return self.stamp(state, inputs)
 
-    def poison_batch(self, state, inputs, labels, attacker_index):
+    def poison_batch(
+        self,
+        state: Any,
+        inputs: Shaped[Tensor, " b *sample"],
+        labels: Shaped[Tensor, " b"],
+        attacker_index: Int[Tensor, ""],
+    ) -> tuple[Shaped[Tensor, " b *sample"], Shaped[Tensor, " b"]]:
         """The first samples, since batches come in random order, with trigger and target label."""
         poisoned = max(1, round(self.poisoned_share * len(labels)))
         stamped = self.stamp_as(state, inputs[:poisoned], attacker_index)

@@ -25,12 +25,22 @@ def layout(model: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def flatten(model: nn.Module) -> Float[Tensor, " d"]:
-    """The model's parameters and statistics, in their order, as one new vector."""
+    """The model's parameters and statistics, in their order, as one new vector.
+
+    >>> secureafl.flatten(torch.nn.Linear(4, 3)).shape
+    torch.Size([15])
+    """
     return torch.cat([value.detach().reshape(-1) for value in _learnt(model).values()])
 
 
 def call_flat(model: nn.Module, weights: Float[Tensor, " d"], inputs: Tensor) -> Tensor:
-    """Outputs of `model` as it is used after training, with all it learnt in a flat vector."""
+    """Outputs of `model` as it is used after training, with all it learnt in a flat vector.
+
+    >>> model = torch.nn.Linear(4, 3)
+    >>> inputs = torch.rand(2, 4)
+    >>> torch.equal(secureafl.call_flat(model, secureafl.flatten(model), inputs), model(inputs))
+    True
+    """
     named = _named(_learnt(model), weights)
     for name in _statistics(model):
         # Whatever a poisoned step made of a variance, its root must exist.

@@ -14,7 +14,16 @@ class _Lent(NamedTuple):
 
 
 class Ledger:
-    """Models handed out, by version (the round they were made in), while answers are expected."""
+    """Models handed out, by version (the round they were made in), while answers are expected.
+
+    >>> ledger = secureafl.Ledger()
+    >>> ledger.lend(version=0, weights=torch.zeros(2), answers=1)
+    >>> ledger.look_up(0)
+    tensor([0., 0.])
+    >>> ledger.settle(0)
+    >>> ledger.look_up(0) is None  # nobody may answer to it again
+    True
+    """
 
     def __init__(self) -> None:
         self._lent: dict[int, _Lent] = {}

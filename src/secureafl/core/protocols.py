@@ -10,7 +10,7 @@ look at numbers on the host (a clustering library, say) sets the class attribute
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,28 +30,35 @@ if TYPE_CHECKING:
         ServerView,
     )
 
+# What a plug-in keeps from call to call: a tensor, or a (named) tuple of states; `()` if nothing.
+State = TypeVar("State")
+
 
 @runtime_checkable
-class Defense(Protocol):
-    """Decides what one arrival does to the model."""
+class Defense(Protocol[State]):
+    """Decides what one arrival does to the model.
 
-    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> Any:
+    >>> isinstance(secureafl.defenses.Kardam(), secureafl.Defense)
+    True
+    """
+
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> State:
         """State before the first arrival, on the device of `weights`."""
         ...
 
-    def step(self, state: Any, arrival: Arrival, server: ServerView) -> tuple[Decision, Any]:
+    def step(self, state: State, arrival: Arrival, server: ServerView) -> tuple[Decision, State]:
         """Decide on one arrival."""
         ...
 
 
 @runtime_checkable
-class Remembers(Protocol):
+class Remembers(Protocol[State]):
     """A defence, estimator or aggregator that remembers its clients one by one.
 
     Call it through `core.inactivity.forget`, which also takes those that do not.
     """
 
-    def forget(self, state: Any, client: Int[Tensor, ""]) -> Any:
+    def forget(self, state: State, client: Int[Tensor, ""]) -> State:
         """The state without that client, whose next upload is its first; others' parts stay.
 
         What has gone into a sum over clients, or into a step, is the server's and stays.
@@ -60,22 +67,29 @@ class Remembers(Protocol):
 
 
 @runtime_checkable
-class Aggregator(Protocol):
-    """Makes one vector of those of n clients."""
+class Aggregator(Protocol[State]):
+    """Makes one vector of those of n clients.
 
-    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> Any:
+    >>> rule, updates = secureafl.aggregators.Median(), torch.tensor([[1.0], [2.0], [99.0]])
+    >>> isinstance(rule, secureafl.Aggregator)
+    True
+    >>> rule.aggregate((), updates, present=torch.tensor([True, True, True]))[0]
+    tensor([2.])
+    """
+
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> State:
         """State before the first call."""
         ...
 
     def aggregate(
-        self, state: Any, values: Float[Tensor, "n d"], present: Bool[Tensor, " n"]
-    ) -> tuple[Float[Tensor, " d"], Any]:
+        self, state: State, values: Float[Tensor, "n d"], present: Bool[Tensor, " n"]
+    ) -> tuple[Float[Tensor, " d"], State]:
         """Aggregate the rows marked present; the others may hold anything finite."""
         ...
 
 
 @runtime_checkable
-class OrderRule(Aggregator, Protocol):
+class OrderRule(Aggregator[State], Protocol[State]):
     """An aggregator that averages a range of order statistics in every coordinate."""
 
     def ranks(self, count: Int[Tensor, ""]) -> tuple[Int[Tensor, ""], Int[Tensor, ""]]:
@@ -84,45 +98,48 @@ class OrderRule(Aggregator, Protocol):
 
 
 @runtime_checkable
-class RootDataRule(Aggregator, Protocol):
+class RootDataRule(Aggregator[State], Protocol[State]):
     """An aggregator that may compare clients with a gradient on the server's own samples.
 
     One that cannot do without, or is made of such a one, has the trait `needs_root_data`.
     """
 
-    def aggregate_trusted(
+    def aggregate_with_root(
         self,
-        state: Any,
+        state: State,
         values: Float[Tensor, "n d"],
         present: Bool[Tensor, " n"],
-        trusted_gradient: Float[Tensor, " d"],
-    ) -> tuple[Float[Tensor, " d"], Any]:
+        root_gradient: Float[Tensor, " d"],
+    ) -> tuple[Float[Tensor, " d"], State]:
         """Like `aggregate`, which is used instead where there is no such gradient."""
         ...
 
 
 @runtime_checkable
-class WeightedRule(Aggregator, Protocol):
+class WeightedRule(Aggregator[State], Protocol[State]):
     """An aggregator for which clients may count differently."""
 
     def aggregate_weighted(
         self,
-        state: Any,
+        state: State,
         values: Float[Tensor, "n d"],
         present: Bool[Tensor, " n"],
         samples: Float[Tensor, " n"],
-    ) -> tuple[Float[Tensor, " d"], Any]:
+    ) -> tuple[Float[Tensor, " d"], State]:
         """Like `aggregate` if each client stood for as many as it has samples; float64, not 0."""
         ...
 
 
 @runtime_checkable
-class Estimator(Protocol):
+class Estimator(Protocol[State]):
     """Guesses what each client would send on the current model.
 
     A guess is a combination of vectors remembered of that client: its last upload, the drift of the
     model since then, and more. The estimator decides what more is remembered and, from inner
     products alone, what share each vector has.
+
+    >>> isinstance(secureafl.estimators.Lbfgs(), secureafl.Estimator)
+    True
     """
 
     @property
@@ -130,62 +147,74 @@ class Estimator(Protocol):
         """Vectors wanted per client, beside its last upload and the model under that."""
         ...
 
-    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> Any:
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> State:
         """Notes before the first upload."""
         ...
 
     def observe(
-        self, notes: Any, secant: SecantProducts, arrival: Arrival, keep: Bool[Tensor, ""]
-    ) -> tuple[Entry, Any]:
+        self, notes: State, secant: SecantProducts, arrival: Arrival, keep: Bool[Tensor, ""]
+    ) -> tuple[Entry, State]:
         """What to remember of one more real upload, and the notes; both only count if `keep`."""
         ...
 
-    def shares(self, notes: Any, inner: Inner) -> Float[Tensor, "n parts"]:
+    def shares(self, notes: State, inner: Inner) -> Float[Tensor, "n parts"]:
         """Of the last upload, of the drift from its base, and of the `slots` more vectors."""
         ...
 
 
 @runtime_checkable
-class Attack(Protocol):
+class Attack(Protocol[State]):
     """What malicious clients do to their data and to their uploads.
 
     Its class says with a plain attribute, `knows = "colluders"`, what it must see beside its own
     client's data and model; it is shown no more than that.
+
+    >>> attack = secureafl.attacks.SignFlip(factor=2.0)
+    >>> isinstance(attack, secureafl.Attack), attack.knows
+    (True, 'own')
     """
 
     knows: str  # one of `Knowledge`, which the simulator checks
 
-    def init(self, context: AttackContext) -> Any:
+    def init(self, context: AttackContext) -> State:
         """State shared by all malicious clients."""
         ...
 
     def poison_batch(
-        self, state: Any, inputs: Tensor, labels: Tensor, attacker_index: Int[Tensor, ""]
+        self, state: State, inputs: Tensor, labels: Tensor, attacker_index: Int[Tensor, ""]
     ) -> tuple[Tensor, Tensor]:
         """The batch that malicious client number `attacker_index` trains on."""
         ...
 
     def poison_update(
-        self, state: Any, arrival: Arrival, view: AttackerView
-    ) -> tuple[Float[Tensor, " d"], Any]:
+        self, state: State, arrival: Arrival, view: AttackerView
+    ) -> tuple[Float[Tensor, " d"], State]:
         """What is uploaded instead of the gradient trained on the (poisoned) batch."""
         ...
 
 
 @runtime_checkable
-class Backdoor(Attack, Protocol):
-    """An attack with a trigger, so that its success rate can be measured."""
+class Backdoor(Attack[State], Protocol[State]):
+    """An attack with a trigger, so that its success rate can be measured.
+
+    >>> isinstance(secureafl.attacks.Scaling(), secureafl.Backdoor)
+    True
+    """
 
     target_class: int
 
-    def stamp(self, state: Any, inputs: Tensor) -> Tensor:
+    def stamp(self, state: State, inputs: Tensor) -> Tensor:
         """Test inputs with the trigger on them."""
         ...
 
 
 @runtime_checkable
 class Task(Protocol):
-    """Data, model, loss and metrics."""
+    """Data, model, loss and metrics.
+
+    >>> isinstance(secureafl.tasks.FashionMnist(), secureafl.Task)
+    True
+    """
 
     def load(self) -> Data:
         """Read the data set."""
@@ -206,7 +235,11 @@ class Task(Protocol):
 
 @runtime_checkable
 class Partition(Protocol):
-    """Deals the training samples out to clients."""
+    """Deals the training samples out to clients.
+
+    >>> isinstance(secureafl.partitions.Dirichlet(), secureafl.Partition)
+    True
+    """
 
     def deal(
         self,
@@ -224,7 +257,11 @@ class Partition(Protocol):
 
 @runtime_checkable
 class ArrivalModel(Protocol):
-    """Draws who uploads when, and from which model, before training starts."""
+    """Draws who uploads when, and from which model, before training starts.
+
+    >>> isinstance(secureafl.arrivals.Uniform(), secureafl.ArrivalModel)
+    True
+    """
 
     def draw(self, rounds: int, num_clients: int, rng: np.random.Generator) -> Any:
         """The whole schedule (`arrivals.trace.Trace`)."""

@@ -17,7 +17,7 @@ def apply_rule(
     state: Any,
     values: Float[Tensor, "n d"],
     present: Bool[Tensor, " n"],
-    trusted_gradient: Float[Tensor, " d"] | None,
+    root_gradient: Float[Tensor, " d"] | None,
     samples: Float[Tensor, " n"] | None = None,
 ) -> tuple[Float[Tensor, " d"], Any]:
     """Aggregate; a rule that can use the trusted gradient gets it, where there is one.
@@ -27,8 +27,8 @@ def apply_rule(
     if samples is not None:
         assert isinstance(rule, WeightedRule)
         return rule.aggregate_weighted(state, values, present, samples)
-    if trusted_gradient is not None and isinstance(rule, RootDataRule):
-        return rule.aggregate_trusted(state, values, present, trusted_gradient)
+    if root_gradient is not None and isinstance(rule, RootDataRule):
+        return rule.aggregate_with_root(state, values, present, root_gradient)
     return rule.aggregate(state, values, present)
 
 

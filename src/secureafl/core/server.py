@@ -39,7 +39,11 @@ _WEIGHING = (
 
 
 class Upload(NamedTuple):
-    """What came in, not validated."""
+    """What came in, not validated.
+
+    >>> secureafl.Upload(client=3, version=0, update=torch.ones(2)).client
+    3
+    """
 
     client: int
     version: int  # of the model it answers to, as noted in the ledger's own ticket
@@ -47,7 +51,13 @@ class Upload(NamedTuple):
 
 
 class ServerState(NamedTuple):
-    """All that survives an arrival."""
+    """All that survives an arrival.
+
+    >>> server = secureafl.Server(secureafl.defenses.FedBuff(), num_clients=2, learning_rate=0.5)
+    >>> state = server.start(torch.zeros(3))
+    >>> state.round, state.weights
+    (0, tensor([0., 0., 0.]))
+    """
 
     round: int  # t
     weights: Float[Tensor, " d"]  # w^t
@@ -76,7 +86,18 @@ class Engine(Protocol):
 
 
 class Server(NamedTuple):
-    """The fixed part of a server."""
+    """The fixed part of a server.
+
+    An own loop lends the current model, trains, and hands the upload in:
+
+    >>> server = secureafl.Server(secureafl.defenses.AsyncSgd(), num_clients=2, learning_rate=0.5)
+    >>> state = server.start(torch.zeros(3))
+    >>> state.ledger.lend(state.round, state.weights)
+    >>> upload = secureafl.Upload(client=1, version=state.round, update=torch.ones(3))
+    >>> decision, state = server.receive(state, upload)
+    >>> bool(decision.accepted), state.round, state.weights
+    (True, 1, tensor([-0.5000, -0.5000, -0.5000]))
+    """
 
     defense: Defense
     num_clients: int
@@ -140,7 +161,12 @@ class Server(NamedTuple):
         return "wrong_shape" if update.shape != weights.shape else ""
 
     def decide(
-        self, weights: Tensor, defense: Any, numbers: Int[Tensor, 3], update: Tensor, base: Tensor
+        self,
+        weights: Tensor,
+        defense: Any,
+        numbers: Int[Tensor, " 3"],
+        update: Tensor,
+        base: Tensor,
     ) -> tuple[Decision, Tensor, Any]:
         """The defence's step and the new weights; `numbers` are client, staleness and round.
 

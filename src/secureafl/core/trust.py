@@ -30,7 +30,12 @@ FULL_STEP_CLIENTS = 10  # known clients from which steps have full length; of fe
 
 
 def lower_median(values: Float[Tensor, " n"], which: Bool[Tensor, " n"]) -> Float[Tensor, ""]:
-    """The median of the values marked, of two middle ones the smaller; infinite without any."""
+    """The median of the values marked, of two middle ones the smaller; infinite without any.
+
+    >>> values, which = torch.tensor([5.0, 1.0, 3.0, 9.0]), torch.tensor([True, True, True, False])
+    >>> secureafl.lower_median(values, which)
+    tensor(3.)
+    """
     ordered = torch.where(which, values, torch.inf).sort().values
     return row(ordered, (which.sum() - 1).clamp(min=0) // 2)
 

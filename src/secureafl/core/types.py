@@ -14,7 +14,13 @@ if TYPE_CHECKING:
 
 
 class Arrival(NamedTuple):
-    """One cleaned upload, as a defence sees it."""
+    """One cleaned upload, as a defence sees it.
+
+    >>> zero = torch.tensor(0)
+    >>> arrival = secureafl.Arrival(zero, zero, gradient=torch.ones(3), base=torch.zeros(3))
+    >>> arrival.gradient.sum()
+    tensor(3.)
+    """
 
     client: Int[Tensor, ""]  # i
     staleness: Int[Tensor, ""]  # tau, from the server's own ledger, never from the client
@@ -23,7 +29,12 @@ class Arrival(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What a defence makes of one arrival."""
+    """What a defence makes of one arrival.
+
+    >>> yes, direction = torch.tensor(True), torch.ones(3)
+    >>> secureafl.Decision(yes, yes, direction, {"norm": direction.norm()}, "norm").ready
+    tensor(True)
+    """
 
     accepted: Bool[Tensor, ""]
     ready: Bool[Tensor, ""]  # False while there is nothing to step with
@@ -35,7 +46,15 @@ class Decision(NamedTuple):
 
 @runtime_checkable
 class RootData(Protocol):
-    """Clean samples of the server's own, and what a model makes of them."""
+    """Clean samples of the server's own, and what a model makes of them.
+
+    >>> class OneSample:
+    ...     labels = torch.tensor([0])
+    ...     def gradient(self, weights): return weights - 1
+    ...     def outputs(self, weights): return weights[None, :2]
+    >>> isinstance(OneSample(), secureafl.RootData)
+    True
+    """
 
     labels: Int[Tensor, " samples"]
 
@@ -49,7 +68,12 @@ class RootData(Protocol):
 
 
 class ServerView(NamedTuple):
-    """What a defence may know of the server."""
+    """What a defence may know of the server.
+
+    >>> server = secureafl.ServerView(torch.tensor(0), torch.zeros(3), learning_rate=0.1)
+    >>> server.root_data is None
+    True
+    """
 
     round: Int[Tensor, ""]  # t, arrivals so far
     weights: Float[Tensor, " d"]  # w^t
@@ -62,6 +86,11 @@ class SecantProducts(NamedTuple):
     """An upload beside the last one remembered of the same client, in float64.
 
     The step s is its base model minus the last one's, the change y its gradient minus the last.
+
+    >>> s, y = torch.tensor([1.0, 0.0]), torch.tensor([0.5, 2.0])
+    >>> products = secureafl.SecantProducts(torch.tensor(True), s @ s, s @ y, y @ y, y @ y)
+    >>> products.sy / products.ss  # curvature along the step
+    tensor(0.5000)
     """
 
     known: Bool[Tensor, ""]  # whether there was one; if not, s and y mean nothing
@@ -75,7 +104,12 @@ Part = Literal["upload", "step", "change"]
 
 
 class Entry(NamedTuple):
-    """What an estimator wants remembered with an upload, beside its gradient and base."""
+    """What an estimator wants remembered with an upload, beside its gradient and base.
+
+    >>> nothing_more = secureafl.Entry(torch.tensor([], dtype=torch.int64), (), torch.tensor(True))
+    >>> nothing_more.parts
+    ()
+    """
 
     places: Int[Tensor, " k"]  # among the estimator's own vectors
     parts: tuple[Part, ...]  # what goes there
@@ -86,6 +120,11 @@ class Inner(NamedTuple):
     """Inner products of what is remembered (last upload, base, more), float64; a row per client.
 
     The last upload's are only those with itself; the others are 0, for nothing uses them.
+
+    >>> rows, model = torch.eye(3)[:2].expand(4, 2, 3).double(), torch.ones(3).double()
+    >>> inner = secureafl.Inner(rows @ rows.mT, rows @ model, model @ model)
+    >>> inner.vectors.shape, inner.model.shape
+    (torch.Size([4, 2, 2]), torch.Size([4, 2]))
     """
 
     vectors: Float[Tensor, "n parts parts"]  # of a client's vectors with each other
@@ -99,7 +138,16 @@ Knowledge = Literal["own", "colluders", "everybody", "defense"]
 
 
 class AttackContext(NamedTuple):
-    """What an attack may know before training starts."""
+    """What an attack may know before training starts.
+
+    >>> context = secureafl.AttackContext(
+    ...     num_clients=10, num_malicious=2, num_classes=10, input_shape=(1, 28, 28),
+    ...     pixel_mean=torch.zeros(1), pixel_std=torch.ones(1),
+    ...     layout={"weight": (10, 784), "bias": (10,)}, generator=torch.Generator(),
+    ... )
+    >>> context.num_parameters
+    7850
+    """
 
     num_clients: int
     num_malicious: int
@@ -121,6 +169,11 @@ class ClientGradients(NamedTuple):
 
     The present upload counts already. Of malicious clients it is the gradient before
     `poison_update`. Read only: the next upload changes it in place.
+
+    >>> known, malicious = torch.tensor([True, True, False]), torch.tensor([False, True, False])
+    >>> clients = secureafl.ClientGradients(torch.ones(3, 2), known, malicious)
+    >>> clients.gradients[clients.known & ~clients.malicious]
+    tensor([[1., 1.]])
     """
 
     gradients: Float[Tensor, "n d"]  # 0 where unknown
@@ -129,7 +182,13 @@ class ClientGradients(NamedTuple):
 
 
 class ServerSnapshot(NamedTuple):
-    """All of the server, for an attack that knows the defence. Read only: nothing is copied."""
+    """All of the server, for an attack that knows the defence. Read only: nothing is copied.
+
+    >>> defense, weights = secureafl.defenses.AsyncSgd(), torch.zeros(3)
+    >>> server = secureafl.ServerView(torch.tensor(0), weights, learning_rate=0.1)
+    >>> secureafl.ServerSnapshot(defense, defense.init(10, weights), server).defense
+    AsyncSgd()
+    """
 
     defense: Any  # the server's `core.protocols.Defense`, a file that imports this one
     state: Any
@@ -137,7 +196,15 @@ class ServerSnapshot(NamedTuple):
 
 
 class AttackerView(NamedTuple):
-    """What an attack may know at one upload."""
+    """What an attack may know at one upload.
+
+    >>> view = secureafl.AttackerView(
+    ...     round=7, attacker_index=0, learning_rate=0.1, generator=torch.Generator(),
+    ...     train=lambda weights, batch: weights,
+    ... )
+    >>> view.clients is None  # an attack that knows only its own client is shown no other
+    True
+    """
 
     round: int
     attacker_index: int  # number of the uploading client among the malicious ones, from 0
@@ -151,7 +218,13 @@ class AttackerView(NamedTuple):
 
 
 class Data(NamedTuple):
-    """A data set in memory; images stay bytes until a batch is drawn."""
+    """A data set in memory; images stay bytes until a batch is drawn.
+
+    >>> samples = torch.rand(6, 2), torch.tensor([0, 1, 2, 0, 1, 2])
+    >>> data = secureafl.from_tensors(samples, samples, "six points")
+    >>> data.source
+    'six points (6 training, 6 test samples)'
+    """
 
     train_inputs: Tensor
     train_labels: Tensor

@@ -1,5 +1,6 @@
 """What the server does with each arrival; the name in a TOML file is the key here."""
 
+from secureafl.core.protocols import Defense
 from secureafl.defenses.aflguard import Aflguard
 from secureafl.defenses.async_defender import AsyncDefender
 from secureafl.defenses.async_sgd import AsyncSgd
@@ -13,7 +14,7 @@ from secureafl.defenses.secure_afl import SecureAfl
 from secureafl.defenses.secure_afl_hardened import SecureAflHardened
 from secureafl.defenses.zeno_pp import ZenoPp
 
-DEFENSES = {
+DEFENSES: dict[str, type[Defense]] = {
     "aflguard": Aflguard,
     "async_defender": AsyncDefender,
     "async_sgd": AsyncSgd,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from secureafl.core.errors import require
-from secureafl.core.types import Arrival, Decision
+from secureafl.core.types import Arrival, Decision, ServerView
 from secureafl.linalg.vectors import clipped, cosine, exact_norm, exactly_scaled, row, set_row
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ class AsyncDefender:
     """w <- w - eta * max(0, cos(g, r)) * g, with g no longer than `headroom` times the mean.
 
     The mean is over all uploads. Over accepted ones only, whoever agrees with the last few would
-    decide who is heard next, and with label skew the model soon follows a single group of clients.
-    For the same reason every upload counts fully until the mean has its usual length of memory.
+    decide which uploads count next, and with label skew the model soon follows one group of
+    clients. For the same reason every upload counts fully until the mean has its usual memory.
     Lengths have a mean of their own, because that of the uploads shrinks wherever they disagree.
     """
 
@@ -54,11 +54,11 @@ class AsyncDefender:
         require(self.headroom >= 1, "headroom", self.headroom, "give a factor of 1 or more")
         require(self.clip_norm > 0, "clip_norm", self.clip_norm, "give a norm above 0")
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> State:
         zero = torch.zeros((), dtype=torch.float64, device=weights.device)
         return State(torch.zeros_like(weights), zero, zero.long(), zero.repeat(num_clients))
 
-    def step(self, state, arrival, server):
+    def step(self, state: State, arrival: Arrival, server: ServerView) -> tuple[Decision, State]:
         # Nothing to compare with: at the start, and should the mean ever vanish.
         blank = (exact_norm(state.mean) == 0) | (state.length == 0)
         starting = blank | (state.received < math.ceil(1 / (1 - self.memory) - 1e-9))
@@ -73,7 +73,7 @@ class AsyncDefender:
         state = self._remembered(state, upload)
         return Decision(accepted, accepted, direction, scores, "cosine"), state
 
-    def forget(self, state, client):
+    def forget(self, state: State, client: Int[Tensor, ""]) -> State:
         state.credit.index_fill_(0, client.view(1), 0)
         return state
 

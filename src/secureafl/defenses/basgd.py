@@ -17,7 +17,7 @@ import torch
 
 from secureafl.core.errors import require
 from secureafl.core.shares import require_minority, whole_clients
-from secureafl.core.types import Decision
+from secureafl.core.types import Arrival, Decision, ServerView
 from secureafl.linalg.order import order_mean
 from secureafl.linalg.vectors import computed_if, row, set_row
 
@@ -49,7 +49,7 @@ class Basgd:
         require_minority("malicious_share", self.malicious_share)
         require(self.num_buffers >= 0, "num_buffers", self.num_buffers, "give 0 (2b + 1) or more")
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> State:
         remedy = f"give at most the number of clients, {num_clients}, or some stay empty"
         require(self.num_buffers <= num_clients, "num_buffers", self.num_buffers, remedy)
         malicious = whole_clients(self.malicious_share, num_clients)
@@ -62,7 +62,7 @@ class Basgd:
             torch.tensor(trimmed, device=weights.device),
         )
 
-    def step(self, state, arrival, server):
+    def step(self, state: State, arrival: Arrival, server: ServerView) -> tuple[Decision, State]:
         mean, count, trimmed = state
         buffer, always = arrival.client % len(mean), torch.ones_like(count[0], dtype=torch.bool)
         number = row(count, buffer) + 1

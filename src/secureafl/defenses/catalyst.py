@@ -58,7 +58,7 @@ class Catalyst:
         require_minority("malicious_share", self.malicious_share)
         require(self.max_lag >= 0, "max_lag", self.max_lag, "give 0 (no late uploads) or more")
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> State:
         size, device = (self.max_lag + 1, num_clients), weights.device
         return State(
             weights.new_zeros(*size, weights.numel()),
@@ -70,7 +70,7 @@ class Catalyst:
             torch.zeros((), dtype=torch.int64, device=device),
         )
 
-    def step(self, state, arrival, server):
+    def step(self, state: State, arrival: Arrival, server: ServerView) -> tuple[Decision, State]:
         models, clients = state.known.shape
         # The base is older than every model that ended after it was handed out.
         lag = (state.ended >= server.round - arrival.staleness).sum()
@@ -86,7 +86,7 @@ class Catalyst:
         scores = {"lag": lag, "answers": answers.sum()}
         return Decision(taken, ready, direction, scores, "too_old"), _after(state, server, ready)
 
-    def forget(self, state, client):
+    def forget(self, state: State, client: Int[Tensor, ""]) -> State:
         for table in (state.units, state.lengths, state.known, state.fresh):
             table.index_fill_(1, client.view(1), 0)
         return state
@@ -115,9 +115,9 @@ def _direction(state: State, now: Int[Tensor, ""]) -> Float[Tensor, " d"]:
     distances = (1 - state.units @ state.units.mT).clamp(min=0).double()
     counted = closest_majority(distances, state.known) & state.fresh
     current = torch.arange(models, device=now.device) == now
-    voices = torch.where(current, counted.sum(dim=1), clients)
+    divisors = torch.where(current, counted.sum(dim=1), clients)
     clipped = torch.minimum(state.lengths, state.radius[:, None])
-    shares = torch.where(counted, clipped / voices[:, None], 0.0).to(state.units.dtype)
+    shares = torch.where(counted, clipped / divisors[:, None], 0.0).to(state.units.dtype)
     return shares.view(-1) @ state.units.view(models * clients, -1)
 
 

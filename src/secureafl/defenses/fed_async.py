@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from secureafl.core.errors import require
-from secureafl.core.types import Decision
+from secureafl.core.types import Arrival, Decision, ServerView
 from secureafl.linalg.vectors import exactly_scaled
 
 if TYPE_CHECKING:
@@ -38,10 +38,12 @@ class FedAsync:
         for name in ("exponent", "hinge_start", "hinge_slope"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "give 0 or more")
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> tuple[()]:
         return ()
 
-    def step(self, state, arrival, server):
+    def step(
+        self, state: tuple[()], arrival: Arrival, server: ServerView
+    ) -> tuple[Decision, tuple[()]]:
         share = self.mixing * self._discount(arrival.staleness)
         # As a direction: w - eta * direction is the mixture.
         drift = (server.weights - arrival.base) / server.learning_rate

@@ -15,7 +15,7 @@ import torch
 
 from secureafl.core.errors import require
 from secureafl.core.rules import own_weight
-from secureafl.core.types import Decision
+from secureafl.core.types import Arrival, Decision, ServerView
 from secureafl.linalg.vectors import exactly_scaled
 
 if TYPE_CHECKING:
@@ -42,11 +42,11 @@ class FedBuff:
     def __post_init__(self) -> None:
         require(self.buffer_size >= 1, "buffer_size", self.buffer_size, "give 1 upload or more")
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> State:
         count = torch.zeros((), dtype=torch.int64, device=weights.device)
         return State(torch.zeros_like(weights), count)
 
-    def step(self, state, arrival, server):
+    def step(self, state: State, arrival: Arrival, server: ServerView) -> tuple[Decision, State]:
         weight = (1.0 + arrival.staleness.double()) ** -0.5
         if server.samples is not None:
             weight = weight * own_weight(server.samples, arrival.client)

@@ -18,7 +18,7 @@ import torch
 
 from secureafl.core.errors import require
 from secureafl.core.shares import whole_clients
-from secureafl.core.types import Arrival, Decision
+from secureafl.core.types import Arrival, Decision, ServerView
 from secureafl.core.uploads import Uploads, no_uploads, with_upload, without_uploads
 from secureafl.linalg.vectors import clipped, exact_norm, exactly_scaled, row, set_row
 
@@ -35,7 +35,7 @@ class State(NamedTuple):
     count: Int[Tensor, " n"]  # coefficients a client ever had
     gradient: Float[Tensor, " d"]  # the last upload applied
     base: Float[Tensor, " d"]  # and the model under it
-    senders: Int[Tensor, " 2b"]  # of the last uploads applied, newest last; n where unused
+    senders: Int[Tensor, " recent"]  # of the last 2b uploads applied, newest last; n where unused
     refused: Int[Tensor, ""]  # in a row, by the Lipschitz filter
 
 
@@ -64,7 +64,7 @@ class Kardam:
         require(self.decay >= 0, "decay", self.decay, "give 0 (no dampening) or more")
         require(self.clip_norm > 0, "clip_norm", self.clip_norm, "give a norm above 0")
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> State:
         malicious = _malicious(self.malicious_share, num_clients)
         whole = {"dtype": torch.int64, "device": weights.device}
         return State(
@@ -77,7 +77,7 @@ class Kardam:
             torch.zeros((), **whole),
         )
 
-    def step(self, state, arrival, server):
+    def step(self, state: State, arrival: Arrival, server: ServerView) -> tuple[Decision, State]:
         blind = ~(state.count > 0).any()
         radius = torch.where(blind, self.clip_norm, exact_norm(arrival.gradient))
         arrival = arrival._replace(gradient=clipped(arrival.gradient, radius))
@@ -94,7 +94,7 @@ class Kardam:
         state = _after(state, arrival, passed, accepted)
         return Decision(accepted, accepted, direction, scores, "filter"), state
 
-    def forget(self, state, client):
+    def forget(self, state: State, client: Int[Tensor, ""]) -> State:
         index = client.view(1)
         state.factors.index_fill_(0, index, -torch.inf)
         state.count.index_fill_(0, index, 0)
@@ -143,7 +143,7 @@ def _threshold(factors: Float[Tensor, "n window"], malicious: int) -> Float[Tens
     return torch.where(known > 0, row(ordered, place), torch.inf)
 
 
-def _varied(senders: Int[Tensor, " 2b"], client: Int[Tensor, ""], n: int) -> Bool[Tensor, ""]:
+def _varied(senders: Int[Tensor, " recent"], client: Int[Tensor, ""], n: int) -> Bool[Tensor, ""]:
     """Whether the last 2b uploads applied and this one come from more than b clients."""
     seen = torch.zeros(n + 1, dtype=torch.bool, device=senders.device)
     seen.index_fill_(0, torch.cat([senders, client.view(1)]), True)

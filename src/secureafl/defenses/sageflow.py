@@ -17,7 +17,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from secureafl.core.errors import require
-from secureafl.core.types import Decision
+from secureafl.core.types import Arrival, Decision, ServerView
 from secureafl.linalg.vectors import exactly_scaled
 
 if TYPE_CHECKING:
@@ -48,10 +48,13 @@ class Sageflow:
         for name in names:
             require(getattr(self, name) >= 0, name, getattr(self, name), "give 0 or more")
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> tuple[()]:
         return ()
 
-    def step(self, state, arrival, server):
+    def step(
+        self, state: tuple[()], arrival: Arrival, server: ServerView
+    ) -> tuple[Decision, tuple[()]]:
+        assert server.root_data is not None
         tried = server.weights - server.learning_rate * arrival.gradient
         entropy_now, loss_now = _entropy_and_loss(server.root_data, server.weights)
         entropy, loss = _entropy_and_loss(server.root_data, tried)
@@ -67,8 +70,8 @@ class Sageflow:
         return Decision(accepted, accepted, direction, scores, "entropy"), state
 
 
-def _entropy_and_loss(trusted: RootData, weights: Tensor) -> tuple[Float[Tensor, ""], ...]:
-    """Mean entropy of the model's answers to the trusted samples, and their cross entropy."""
-    outputs = trusted.outputs(weights).double()
+def _entropy_and_loss(root_data: RootData, weights: Tensor) -> tuple[Float[Tensor, ""], ...]:
+    """Mean entropy of the model's outputs on the root data, and their cross entropy."""
+    outputs = root_data.outputs(weights).double()
     entropy = torch.special.entr(outputs.softmax(dim=1)).sum(dim=1).mean()
-    return entropy, cross_entropy(outputs, trusted.labels)
+    return entropy, cross_entropy(outputs, root_data.labels)

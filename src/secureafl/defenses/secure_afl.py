@@ -44,7 +44,7 @@ from secureafl.linalg.quantile import History, no_history
 from secureafl.linalg.vectors import exactly_scaled, row, scaled, zero_unless
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Float, Int
     from torch import Tensor
 
 
@@ -84,7 +84,7 @@ class SecureAfl:
         """Whether clients may count by their samples; the filter and the estimates do not care."""
         return not self.estimate or isinstance(self.aggregator, WeightedRule)
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> State:
         return State(
             no_memory(num_clients, OWN + self.estimator.slots, weights),
             no_uploads(num_clients, weights) if self.rejected == "reference" else (),
@@ -93,14 +93,14 @@ class SecureAfl:
             self.aggregator.init(num_clients, weights),
         )
 
-    def step(self, state, arrival, server):
+    def step(self, state: State, arrival: Arrival, server: ServerView) -> tuple[Decision, State]:
         secant = tiled_secant_products(state.memory, arrival)
         # Of the client's last upload, whatever became of that.
         last = secant_products(state.reference, arrival) if state.reference else secant
-        judged, factors = filter_update(state.factors, last, self.clip_norm, self.alpha)
-        arrival = arrival._replace(gradient=scaled(arrival.gradient, judged.scale))
-        accepted = judged.accepted if self.filter else torch.ones_like(judged.accepted)
-        scores = {"lipschitz": judged.factor, "threshold": judged.threshold}
+        filtered, factors = filter_update(state.factors, last, self.clip_norm, self.alpha)
+        arrival = arrival._replace(gradient=scaled(arrival.gradient, filtered.scale))
+        accepted = filtered.accepted if self.filter else torch.ones_like(filtered.accepted)
+        scores = {"lipschitz": filtered.factor, "threshold": filtered.threshold}
         keep = torch.ones_like(accepted) if self.rejected == "keep" else accepted
         entry, notes = self.estimator.observe(state.notes, secant, arrival, keep)
         reference = state.reference and with_upload(state.reference, arrival)
@@ -116,7 +116,7 @@ class SecureAfl:
         bounded = self.estimate  # `after_step` saw to it
         return Decision(accepted, ready, direction, scores, "lipschitz", bounded), state
 
-    def forget(self, state, client):
+    def forget(self, state: State, client: Int[Tensor, ""]) -> State:
         return State(
             without_client(state.memory, client),
             state.reference and without_uploads(state.reference, client),
@@ -136,10 +136,10 @@ class SecureAfl:
     ) -> tuple[Step, Tensor, State]:
         """The aggregate over the accepted upload and the estimates of all others."""
         memory, weights, rule = state.memory, server.weights, state.rule
-        # A client has one voice: its upload if that counts, else nothing this round.
-        voice = accepted if self.use_received else torch.zeros_like(accepted)
+        # The uploading client counts with its upload if that is accepted, else not this round.
+        counts = accepted if self.use_received else torch.zeros_like(accepted)
         shares = _shares(self, state)
-        present, count = select_participants(memory.known, shares, arrival.client, voice)
+        present, count = select_participants(memory.known, shares, arrival.client, counts)
         if server.samples is None and _is_order_rule(type(self.aggregator)):
             ranks = cast(OrderRule, self.aggregator).ranks(count)
             selection = Selection(shares, present, *ranks)
@@ -158,7 +158,7 @@ class SecureAfl:
 def estimates(
     defense: SecureAfl, state: State, weights: Float[Tensor, " d"]
 ) -> Float[Tensor, "n d"]:
-    """What the server takes each known client to say on the current model; others get zeros."""
+    """Estimated gradients of all known clients at the current model; zeros for the others."""
     shares = _shares(defense, state).to(weights.dtype)
     return combine(state.memory.vectors, shares, weights)
 

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from secureafl.core.errors import require
 from secureafl.core.trees import name_tensors
 from secureafl.core.trust import ClientStats, TrustConfig, no_client_stats
-from secureafl.core.types import Decision
+from secureafl.core.types import Arrival, Decision, ServerView
 from secureafl.core.uploads import Uploads, no_uploads, without_uploads
 from secureafl.kernels.operations import (
     secant_products,
@@ -39,7 +39,7 @@ from secureafl.kernels.operations import (
 )
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Float, Int
     from torch import Tensor
 
 _COUNTED = 0.5  # of a typical client's weight: with less, an upload is reported as not accepted
@@ -83,12 +83,12 @@ class SecureAflHardened:
             value = getattr(self, name)
             require(0 <= value <= 64, name, value, "give 0 (off) to 64")
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> State:
         rows = weights.new_zeros(num_clients, weights.numel())
         stats = no_client_stats(num_clients, weights.device)
         return State(no_uploads(num_clients, weights), rows, rows.clone(), stats)
 
-    def step(self, state, arrival, server):
+    def step(self, state: State, arrival: Arrival, server: ServerView) -> tuple[Decision, State]:
         sent, recent_update, update_history, stats = state
         client, secant = arrival.client, secant_products(sent, arrival)
         limits = (self.clip_norm, self.clip_to_median_norm, self.long_momentum)
@@ -105,7 +105,7 @@ class SecureAflHardened:
         # A mean of uploads is not longer than the longest.
         return Decision(accepted, ready, direction, scores, "trust", bounded=True), state
 
-    def forget(self, state, client):
+    def forget(self, state: State, client: Int[Tensor, ""]) -> State:
         for rows in name_tensors(
             (state.recent_update, state.update_history, state.stats), ""
         ).values():

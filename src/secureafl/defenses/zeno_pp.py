@@ -3,19 +3,25 @@
 The upload is rescaled to the length of the gradient on the server's samples and applied if the
 two agree. `form = "cosine"` asks for a positive cosine, as the SecureAFL paper does; `"score"` is
 the original test, which subtracts a penalty for length from the promised descent. The gradient is
-computed on all trusted samples at the current model at every arrival.
+computed on all root data at the current model at every arrival.
 
 Xie, Koyejo, Gupta, "Zeno++: robust fully asynchronous SGD", ICML 2020.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
 from secureafl.core.errors import require
-from secureafl.core.types import Decision
+from secureafl.core.types import Arrival, Decision, ServerView
 from secureafl.linalg.vectors import cosine, exact_norm, exactly_scaled
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -32,10 +38,13 @@ class ZenoPp:
         require(self.penalty >= 0, "penalty", self.penalty, "give 0 or more")
         require(self.slack >= 0, "slack", self.slack, "give 0 or more")
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> tuple[()]:
         return ()
 
-    def step(self, state, arrival, server):
+    def step(
+        self, state: tuple[()], arrival: Arrival, server: ServerView
+    ) -> tuple[Decision, tuple[()]]:
+        assert server.root_data is not None
         own = server.root_data.gradient(server.weights)
         similarity = cosine(arrival.gradient, own)
         wanted, length = exact_norm(own), exact_norm(arrival.gradient)

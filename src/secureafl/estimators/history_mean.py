@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from secureafl.core.errors import require
-from secureafl.core.types import Entry
+from secureafl.core.types import Arrival, Entry, Inner, SecantProducts
 from secureafl.kernels.tiles import OWN
 from secureafl.linalg.vectors import row, set_row
 
 if TYPE_CHECKING:
-    from jaxtyping import Int
+    from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
 
@@ -40,19 +40,21 @@ class HistoryMean:
     def slots(self) -> int:
         return self.length
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> Notes:
         return Notes(torch.zeros(num_clients, dtype=torch.int64, device=weights.device))
 
-    def observe(self, notes, secant, arrival, keep):
+    def observe(
+        self, notes: Notes, secant: SecantProducts, arrival: Arrival, keep: Bool[Tensor, ""]
+    ) -> tuple[Entry, Notes]:
         count = row(notes.count, arrival.client)
         set_row(notes.count, arrival.client, count + 1, keep)
         place = (count % self.length).view(1)
         return Entry(place, ("upload",), keep), notes
 
-    def forget(self, state, client):
+    def forget(self, state: Notes, client: Int[Tensor, ""]) -> Notes:
         return Notes(state.count.index_fill_(0, client.view(1), 0))
 
-    def shares(self, notes, inner):
+    def shares(self, notes: Notes, inner: Inner) -> Float[Tensor, "n parts"]:
         filled = notes.count.clamp(min=1, max=self.length)[:, None]
         place = torch.arange(self.length, device=filled.device)
         share = torch.where(place < filled, 1 / filled.double(), 0)

@@ -1,11 +1,18 @@
 """A silent client would send what it sent last: no curvature, no extra memory."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
-from secureafl.core.types import Entry
+from secureafl.core.types import Arrival, Entry, Inner, SecantProducts
 from secureafl.kernels.tiles import GRADIENT
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -16,13 +23,15 @@ class LastUpdate:
     def slots(self) -> int:
         return 0
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> tuple[()]:
         return ()
 
-    def observe(self, notes, secant, arrival, keep):
+    def observe(
+        self, notes: tuple[()], secant: SecantProducts, arrival: Arrival, keep: Bool[Tensor, ""]
+    ) -> tuple[Entry, tuple[()]]:
         return Entry(arrival.client.view(1)[:0], (), keep), notes
 
-    def shares(self, notes, inner):
+    def shares(self, notes: tuple[()], inner: Inner) -> Float[Tensor, "n parts"]:
         shares = torch.zeros_like(inner.model)
         shares[:, GRADIENT] = 1
         return shares

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from secureafl.core.errors import require
-from secureafl.core.types import Entry
+from secureafl.core.types import Arrival, Entry, Inner, SecantProducts
 from secureafl.kernels.operations import lbfgs_shares, place_pair
 
 if TYPE_CHECKING:
-    from jaxtyping import Int
+    from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
 
@@ -52,16 +52,18 @@ class Lbfgs:
     def slots(self) -> int:
         return 2 * self.buffer_size  # steps s, then changes y
 
-    def init(self, num_clients, weights):
+    def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> Notes:
         return Notes(torch.zeros(num_clients, dtype=torch.int64, device=weights.device))
 
-    def observe(self, notes, secant, arrival, keep):
+    def observe(
+        self, notes: Notes, secant: SecantProducts, arrival: Arrival, keep: Bool[Tensor, ""]
+    ) -> tuple[Entry, Notes]:
         size, bound = self.buffer_size, self.min_curvature
         places, pair = place_pair(notes.appended, arrival.client, secant, keep, size, bound)
         return Entry(places, ("step", "change"), pair), notes
 
-    def forget(self, state, client):
+    def forget(self, state: Notes, client: Int[Tensor, ""]) -> Notes:
         return Notes(state.appended.index_fill_(0, client.view(1), 0))
 
-    def shares(self, notes, inner):
+    def shares(self, notes: Notes, inner: Inner) -> Float[Tensor, "n parts"]:
         return lbfgs_shares(inner, notes.appended, self.buffer_size, self.max_correction)

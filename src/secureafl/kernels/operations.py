@@ -40,7 +40,7 @@ def place_pair(
     keep: Bool[Tensor, ""],
     pairs: int,
     min_curvature: float,
-) -> tuple[Int[Tensor, 2], Bool[Tensor, ""]]:
+) -> tuple[Int[Tensor, " 2"], Bool[Tensor, ""]]:
     """Places of a client's step and change in its ring of `pairs`, and whether s'y is large enough.
 
     `appended` counts the pairs each client ever stored: one more if it is and `keep` holds.

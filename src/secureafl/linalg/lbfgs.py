@@ -44,7 +44,7 @@ class Combination(NamedTuple):
     length: Any
 
 
-def bfgs_product(xp, inner: Products, filled) -> Combination:
+def bfgs_product(xp: Any, inner: Products, filled: Any) -> Combination:
     """B v as a combination; zero where a client has no pair, or its system no usable solution.
 
     Only the last `filled` of the m places hold pairs (all, if `filled` is larger).
@@ -80,7 +80,7 @@ def bfgs_product(xp, inner: Products, filled) -> Combination:
     return Combination(mu, of_steps, of_changes, length)
 
 
-def cap(xp, length, longest) -> Any:
+def cap(xp: Any, length: Any, longest: Any) -> Any:
     """The factor, at most 1, that makes a vector of this length no longer than `longest`."""
     too_long = length > longest
     return xp.where(too_long, longest / xp.where(too_long, length, 1.0), 1.0)
@@ -115,7 +115,7 @@ def _solve(system: Matrix, right: Numbers) -> Numbers:
     return found
 
 
-def _squared(inner: Products, mu, of_steps: Numbers, of_changes: Numbers) -> Any:
+def _squared(inner: Products, mu: Any, of_steps: Numbers, of_changes: Numbers) -> Any:
     """The squared length of the combination."""
     size = range(len(of_steps))
     towards_v = _dot(of_steps, inner.along_steps) + _dot(of_changes, inner.along_changes)

@@ -24,7 +24,7 @@ LONGEST = 1 << 15
 class History(NamedTuple):
     """The last values observed; float64 because thresholds are compared with them."""
 
-    ordered: Float[Tensor, " window+1"]  # ascending, +inf where unused
+    ordered: Float[Tensor, " places"]  # window + 1 of them, ascending, +inf where unused
     recent: Float[Tensor, " window"]  # ring of the last values
     count: Int[Tensor, ""]  # values ever observed
 

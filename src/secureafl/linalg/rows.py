@@ -17,7 +17,12 @@ _BLOCK = 1 << 16  # coordinates turned into float64 at a time, not to double the
 
 
 def masked(values: Float[Tensor, "n d"], present: Bool[Tensor, " n"]) -> Float[Tensor, "n d"]:
-    """The rows present, zeros elsewhere; not always a copy."""
+    """The rows present, zeros elsewhere; not always a copy.
+
+    >>> secureafl.masked(torch.ones(2, 2), present=torch.tensor([True, False]))
+    tensor([[1., 1.],
+            [0., 0.]])
+    """
     if values.device.type == "cpu" and bool(present.all()):
         return values
     return torch.where(present[:, None], values, 0)
@@ -31,13 +36,17 @@ def assumed_malicious(count: Int[Tensor, ""], share: float) -> Int[Tensor, ""]:
     return torch.minimum(number, ((count - 1) // 2).clamp(min=0))
 
 
-def smallest(scores: Float[Tensor, "*n m"], number: Int[Tensor, "*"]) -> Bool[Tensor, "*n m"]:
+def smallest(scores: Float[Tensor, "*n m"], number: Int[Tensor, " ..."]) -> Bool[Tensor, "*n m"]:
     """Mark the `number` smallest entries of the last axis; of equal ones, the first."""
     return scores.argsort(dim=-1, stable=True).argsort(dim=-1) < number
 
 
 def mean_of(rows: Float[Tensor, "n d"], chosen: Bool[Tensor, " n"]) -> Float[Tensor, " d"]:
-    """Mean of the chosen rows; zero if there is none. The others must be finite."""
+    """Mean of the chosen rows; zero if there is none. The others must be finite.
+
+    >>> secureafl.mean_of(torch.tensor([[1.0], [3.0], [99.0]]), torch.tensor([True, True, False]))
+    tensor([2.])
+    """
     return weighted_mean(rows, chosen.double())
 
 
@@ -58,7 +67,11 @@ def deviation_of(
 
 
 def median_of(numbers: Float[Tensor, " n"], present: Bool[Tensor, " n"]) -> Float[Tensor, ""]:
-    """The median of the numbers present, or the mean of the two middle ones; 0 without any."""
+    """The median of the numbers present, or the mean of the two middle ones; 0 without any.
+
+    >>> secureafl.median_of(torch.tensor([1.0, 3.0, 99.0]), torch.tensor([True, True, False]))
+    tensor(2.)
+    """
     count = present.sum()
     middle = order_mean(numbers[:, None], present, (count - 1) // 2, count // 2).squeeze(0)
     return torch.where(count > 0, middle, 0)

@@ -17,6 +17,7 @@ from secureafl.runs.digest import Digest
 from secureafl.runs.events import number, read_events
 from secureafl.runs.layout import EXPERIMENT, HOLDINGS, PROVENANCE, RESULT, is_run, read_json
 from secureafl.runs.summary import summarise
+from secureafl.settings import refuse_old_names
 from secureafl.toml import read_toml
 
 _MADE_BY = "give folders made by 'secureafl run'"
@@ -129,6 +130,7 @@ def read_run(path: Path) -> Run:
     _require_run_folder(path)
     try:
         experiment = read_toml(path / EXPERIMENT)
+        refuse_old_names(experiment, path)
         provenance = read_json(path / PROVENANCE)
         result = read_json(path / RESULT) if (path / RESULT).exists() else None
         digest = Digest()

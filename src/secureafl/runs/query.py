@@ -21,6 +21,7 @@ from secureafl.core.errors import ConfigError, RunError
 from secureafl.runs.events import read_evaluations
 from secureafl.runs.find import find_runs
 from secureafl.runs.layout import EVENTS, EXPERIMENT, PROVENANCE, RESULT, read_json
+from secureafl.settings import refuse_old_names
 from secureafl.toml import flatten, read_toml
 
 if TYPE_CHECKING:
@@ -91,7 +92,11 @@ class ResultsTable:
 
 
 def results_table(paths: Iterable[Path | str]) -> ResultsTable:
-    """The runs in these folders and all folders inside them; warns of any that cannot be read."""
+    """The runs in these folders and all folders inside them; warns of any that cannot be read.
+
+    >>> secureafl.results_table([]).query("SELECT count(*) FROM runs").rows
+    [(0,)]
+    """
     found = find_runs([Path(path) for path in paths])
     for line in found.unreadable:
         warnings.warn(line, stacklevel=2)
@@ -101,6 +106,7 @@ def results_table(paths: Iterable[Path | str]) -> ResultsTable:
 def _row(folder: Path) -> dict[str, Any]:
     """One run, flat; what is not known yet is absent."""
     experiment = read_toml(folder / EXPERIMENT)
+    refuse_old_names(experiment, folder)
     finished = (folder / RESULT).is_file()
     row = {"run": str(folder), **_columns_of(experiment), "finished": finished}
     try:

@@ -80,7 +80,7 @@ class Clients:
 
         For a running statistic it is what a step turns into the layer's own update.
         """
-        inputs, labels = self._batch(rows)
+        inputs, labels = self.batch(rows)
         if poison:
             inputs, labels = poison(inputs, labels)
         gradient = fast_gradient(self.task, self.model, weights, inputs, labels)
@@ -103,7 +103,7 @@ class Clients:
 
     def _private_gradient(self, weights: Tensor, rows: Tensor, draw: Tensor) -> Tensor:
         """Mean of the samples' gradients, each cut, with noise."""
-        inputs, labels = self._batch(rows)
+        inputs, labels = self.batch(rows)
 
         def loss(weights: Tensor, one: Tensor, label: Tensor) -> Tensor:
             outputs, _ = train_flat(self.model, weights, one[None])
@@ -115,7 +115,8 @@ class Clients:
         total = self.training.privacy.release(gradients, draw)
         return total * (self.training.upload_scale / len(rows))
 
-    def _batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def batch(self, rows: Int[Tensor, " b"]) -> tuple[Tensor, Tensor]:
+        """Standardised inputs and labels of these training samples."""
         inputs = self._standardised(self.data.train_inputs.index_select(0, rows))
         return inputs, self.data.train_labels.index_select(0, rows)
 

@@ -22,7 +22,7 @@ from secureafl.runs.events import read_events
 from secureafl.runs.folder import RunFolder
 from secureafl.runs.layout import EXPERIMENT
 from secureafl.runs.summary import summarise
-from secureafl.settings import short_name
+from secureafl.settings import refuse_old_names, short_name
 from secureafl.toml import read_toml
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def require_same(experiment: Experiment, path: Path) -> None:
 def stored_experiment(path: Path) -> Experiment:
     """The experiment of a run; a run that lacks one of today's settings is refused."""
     stored = read_toml(path / EXPERIMENT)
+    refuse_old_names(stored, path)
     experiment = from_mapping(stored)
     # What is missing would get today's default, and the run be taken for another.
     missing = next(_missing(to_mapping(experiment), stored), "")

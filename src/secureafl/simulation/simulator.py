@@ -39,7 +39,13 @@ if TYPE_CHECKING:
 
 
 def simulate(experiment: Experiment) -> Iterator[Event]:
-    """Run the experiment in memory and yield what happens."""
+    """Run the experiment in memory and yield what happens.
+
+    >>> task = secureafl.tasks.FashionMnist(data_dir="embedded")
+    >>> events = [*secureafl.simulate(secureafl.Experiment(rounds=3, clients=2, task=task))]
+    >>> events[0].round, [*events[0].metrics], sum(hasattr(event, "client") for event in events)
+    (0, ['ter'], 3)
+    """
     simulation = Simulation(experiment)
     for events in simulation.turns():
         yield from events

@@ -7,7 +7,12 @@ from torch.nn.functional import cross_entropy
 
 
 class Classification:
-    """Base class of classification tasks."""
+    """Base of the tasks with classes: loss and metric.
+
+    >>> outputs, labels = torch.tensor([[2.0, 0.0], [3.0, 0.0]]), torch.tensor([0, 1])
+    >>> secureafl.Classification().metrics(outputs, labels)
+    {'ter': 0.5}
+    """
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Return the mean cross entropy of a batch."""

@@ -24,6 +24,10 @@ def from_tensors(
 
     Images stay bytes. Inputs of other whole numbers, such as tokens, are left alone. Labels are
     whole numbers from 0 (classes), or floats (a regression).
+
+    >>> samples = torch.rand(6, 2), torch.tensor([0, 1, 2, 0, 1, 2])
+    >>> secureafl.from_tensors(samples, samples, "six points").train_inputs.shape
+    torch.Size([6, 2])
     """
     for (inputs, labels), part in ((train, "training"), (test, "test")):
         _check(inputs, labels, f"{source}, {part} samples")
@@ -50,7 +54,12 @@ def with_mirrors(samples: Samples) -> Samples:
 
 
 def from_datasets(train: Dataset, test: Dataset, source: str) -> Data:
-    """Read map-style data sets, whose items are (input, label), into memory."""
+    """Map-style data sets whose items are (input, label), read once into memory.
+
+    >>> points = torch.utils.data.TensorDataset(torch.rand(6, 2), torch.arange(6) % 3)
+    >>> secureafl.from_datasets(points, points, "six points").train_labels
+    tensor([0, 1, 2, 0, 1, 2])
+    """
     return from_tensors(_stacked(train), _stacked(test), source)
 
 

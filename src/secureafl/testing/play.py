@@ -1,9 +1,11 @@
 """A small run as an attack sees it: a real server, and clients with quadratic losses."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import torch
-from contract.cases import root_data_for
+from torch import Tensor
 
 from secureafl.core.server import Server, Upload
 from secureafl.core.trees import name_tensors
@@ -16,17 +18,31 @@ from secureafl.core.types import (
     ServerView,
 )
 from secureafl.defenses import SecureAfl
+from secureafl.testing.driver import root_data_for
+from secureafl.testing.rules import unchanged
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+    from secureafl.core.protocols import Attack, Defense
 
 CLIENTS, CLASSES, RATE = 6, 10, 0.05
-LAYOUT = {"0.weight": (4, 3), "0.bias": (4,), "2.weight": (CLASSES, 4), "2.bias": (CLASSES,)}
+LAYOUT: dict[str, tuple[int, ...]] = {
+    "0.weight": (4, 3),
+    "0.bias": (4,),
+    "2.weight": (CLASSES, 4),
+    "2.bias": (CLASSES,),
+}
 DIM = 66
 
 
-def generator(seed=0):
+def generator(seed: int = 0) -> torch.Generator:
+    """A generator of its own."""
     return torch.Generator().manual_seed(seed)
 
 
-def context(seed=0, classes=CLASSES, malicious=3):
+def context(seed: int = 0, classes: int = CLASSES, malicious: int = 3) -> AttackContext:
+    """Six clients with grey images of 28 x 28 pixels and a network of two layers."""
     return AttackContext(
         num_clients=CLIENTS,
         num_malicious=malicious,
@@ -43,14 +59,21 @@ class Play:
     """Clients take turns; the attack is shown what its `knows` allows, and must leave it alone."""
 
     def __init__(
-        self, attack, dtype=torch.float32, defense=None, classes=CLASSES, malicious=3, scale=1.0
-    ):
-        self.attack, self.scale = attack, scale
+        self,
+        attack: Attack,
+        dtype: torch.dtype = torch.float32,
+        defense: Defense | None = None,
+        classes: int = CLASSES,
+        malicious: int = 3,
+        scale: float = 1.0,
+        name: str = "",
+    ) -> None:
+        self.attack, self.scale, self.name = attack, scale, name or type(attack).__name__
         random = torch.randn(2 + CLIENTS, DIM, generator=generator(7), dtype=dtype)
         weights, self.hessian, self.centres = random[0], 0.5 + random[1].abs(), random[2:]
         defense = defense or SecureAfl()
-        trusted = root_data_for(defense, self.hessian, self.centres)
-        self.server = Server(defense, CLIENTS, RATE, trusted)
+        root_data = root_data_for(defense, self.hessian, self.centres)
+        self.server = Server(defense, CLIENTS, RATE, root_data)
         self.server_state = self.server.start(weights)
         self.models = [weights]
         self.malicious = torch.arange(CLIENTS) >= CLIENTS - malicious
@@ -59,11 +82,11 @@ class Play:
         )
         self.state = attack.init(context(classes=classes, malicious=malicious))
 
-    def uploads(self, count):
+    def uploads(self, count: int) -> list[Float[Tensor, " d"]]:
         """What malicious clients upload in the next rounds."""
         return [made for made in (self.arrival() for _ in range(count)) if made is not None]
 
-    def arrival(self):
+    def arrival(self) -> Float[Tensor, " d"] | None:
         """One round; the upload if a malicious client made it."""
         now = self.server_state.round
         client, version = (5 * now + 3) % CLIENTS, max(0, now - now % 3)
@@ -72,8 +95,8 @@ class Play:
         if bool(self.malicious[client]) or self.attack.knows in ("everybody", "defense"):
             self.table.gradients[client], self.table.known[client] = gradient, True
         if self.malicious[client]:
-            numbers = torch.tensor([client, now - version])
-            update = self.poisoned(Arrival(*numbers, gradient, base))
+            staleness = torch.tensor(now - version)
+            update = self.poisoned(Arrival(torch.tensor(client), staleness, gradient, base))
         self.server_state.ledger.lend(version, base)
         _, self.server_state = self.server.receive(
             self.server_state, Upload(client, version, update)
@@ -81,21 +104,21 @@ class Play:
         self.models.append(self.server_state.weights.clone())
         return update if self.malicious[client] else None
 
-    def gradient(self, client, weights, number):
+    def gradient(self, client: int, weights: Float[Tensor, " d"], number: int) -> Tensor:
+        """What a client trains at these weights, with noise that depends on the number."""
         noise = torch.randn(DIM, generator=generator(1000 + number), dtype=weights.dtype)
         return self.scale * (self.hessian * (weights - self.centres[client]) + 0.1 * noise)
 
-    def poisoned(self, trained):
+    def poisoned(self, arrival: Arrival) -> Float[Tensor, " d"]:
         """What the attack makes of it; nothing it was shown may have changed afterwards."""
-        seen = self.view(int(trained.client))
-        shown = {**name_tensors(trained, "trained"), **visible(seen)}
-        copies = {name: tensor.clone() for name, tensor in shown.items()}
-        update, self.state = self.attack.poison_update(self.state, trained, seen)
-        for name, tensor in shown.items():
-            assert torch.equal(tensor, copies[name]), name
+        view = self.view(int(arrival.client))
+        shown = {**name_tensors(arrival, "arrival"), **_visible(view)}
+        with unchanged(shown, f"{self.name}.poison_update"):
+            update, self.state = self.attack.poison_update(self.state, arrival, view)
         return update
 
-    def view(self, client):
+    def view(self, client: int) -> AttackerView:
+        """What the attack may know now."""
         now, knows = self.server_state.round, self.attack.knows
         whole = ServerView(
             torch.tensor(now), self.server_state.weights, RATE, self.server.root_data
@@ -113,10 +136,10 @@ class Play:
         )
 
 
-def visible(seen) -> Mapping[str, torch.Tensor]:
+def _visible(view: AttackerView) -> dict[str, Tensor]:
     """All tensors of a view, by name."""
-    found = name_tensors(seen.clients or (), "table")
-    if seen.snapshot:
-        found |= name_tensors(seen.snapshot.state, "defense")
-        found["weights"] = seen.snapshot.server.weights
+    found = name_tensors(view.clients or (), "view.clients")
+    if view.snapshot:
+        found |= name_tensors(view.snapshot.state, "view.snapshot.state")
+        found["view.snapshot.server.weights"] = view.snapshot.server.weights
     return found
