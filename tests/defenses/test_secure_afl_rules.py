@@ -70,7 +70,7 @@ def first_arrival(defense):
 
 
 def test_fltrust_without_trusted_samples_is_refused():
-    with pytest.raises(ConfigError, match="trusted"):
+    with pytest.raises(ConfigError, match="root data"):
         first_arrival(SecureAfl(aggregator=FlTrust()))
 
 

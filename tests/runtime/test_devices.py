@@ -56,7 +56,8 @@ def test_run_leaves_the_process_as_it_was():
     assert before is not reference
 
 
-def test_failed_run_leaves_the_process_as_it_was():
+def test_failed_run_leaves_the_process_as_it_was(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match="no GPU"):
         Simulation(tiny(device="cuda", threads=2, kernels="reference"))
     assert torch.get_num_threads() == 1

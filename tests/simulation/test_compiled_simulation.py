@@ -30,7 +30,8 @@ for_every_defense = pytest.mark.parametrize("defense", DEFENSES.values(), ids=DE
 
 
 def start(defense, kernels="auto"):
-    return Simulation(from_mapping(EXPERIMENT | {"defense": defense, "kernels": kernels}))
+    changes = {"defense": defense, "kernels": kernels, "device": "cpu"}
+    return Simulation(from_mapping(EXPERIMENT | changes))
 
 
 def finished(simulation):

@@ -78,8 +78,8 @@ def median_of(numbers: Float[Tensor, " n"], present: Bool[Tensor, " n"]) -> Floa
 
 
 def clip_factors(
-    lengths: Float[Tensor, " n"], radius: Float[Tensor, ""] | float
-) -> Float[Tensor, " n"]:
+    lengths: Float[Tensor, " *n"], radius: Float[Tensor, ""] | float
+) -> Float[Tensor, " *n"]:
     """Factors that clip vectors of these lengths to the radius."""
     return torch.where(lengths > radius, radius / lengths, 1.0)
 
