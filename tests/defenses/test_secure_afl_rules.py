@@ -35,7 +35,7 @@ def uploads(count):
     return [(int(rng.integers(CLIENTS)), 0.3 - rng.normal(size=DIM)) for _ in range(count)]
 
 
-def secant_products(aggregator, trusted, rule):
+def compare(aggregator, trusted, rule):
     """Run both servers side by side; `rule` makes the oracle's aggregate from rows and model."""
     defense = SecureAfl(filter=False, estimator=LastUpdate(), aggregator=aggregator)
     server = Server(defense, CLIENTS, RATE, trusted)
@@ -55,11 +55,11 @@ def secant_products(aggregator, trusted, rule):
 
 
 def test_fltrust_is_given_the_root_gradient_at_the_current_model():
-    secant_products(FlTrust(), TowardsOne(), lambda rows, weights: fltrust(rows, weights - 1))
+    compare(FlTrust(), TowardsOne(), lambda rows, weights: fltrust(rows, weights - 1))
 
 
 def test_rule_that_needs_no_trusted_samples_does_without():
-    secant_products(GeometricMedian(), None, lambda rows, _: geometric_median(rows, 8, 1e-6))
+    compare(GeometricMedian(), None, lambda rows, _: geometric_median(rows, 8, 1e-6))
 
 
 def first_arrival(defense):
