@@ -5,6 +5,7 @@ import doctest
 import inspect
 import operator
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
