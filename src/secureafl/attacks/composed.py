@@ -26,13 +26,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from secureafl.attacks.composition import Composition, Memory, keep_unless
+from secureafl.attacks.composition import Composition, Memory
 from secureafl.attacks.parts import (
     Aim,
     Honest,
     against_honest,
     honest_clients,
     poisoned_gradient,
+    poisoned_if,
     slow_mean,
     unit,
 )
@@ -44,14 +45,14 @@ if TYPE_CHECKING:
 
     from secureafl.core.types import Arrival, AttackContext, AttackerView
 
-_FAR = 30.0  # length of the wrong model; the CNN for Fashion-MNIST starts at 7
+_FAR = 30.0  # length of the wrong model; the CNN for Fashion-MNIST starts at 8
 
 
 class State(NamedTuple):
     """What all malicious clients share."""
 
     memory: Memory
-    vector: Float[Tensor, " d"]  # the wrong model of the aim `model`; else the slow honest mean
+    reference: Float[Tensor, " d"]  # the wrong model of the aim `model`; else the slow honest mean
     highest_label: Int[Tensor, ""]
     poisoning: Bool[Tensor, ""]  # whether `poison_batch` changes batches now
 
@@ -83,12 +84,12 @@ class Composed(Composition):
                 raise ConfigError("the aim 'one_class' needs classes; this task has none")
             known = self.victim_class < classes
             require(known, "victim_class", self.victim_class, f"there are {classes} classes")
-        vector = torch.zeros(context.num_parameters, dtype=torch.float64, device=device)
+        reference = torch.zeros(context.num_parameters, dtype=torch.float64, device=device)
         if self.aim == "model":
-            vector = _FAR * unit(vector.normal_(generator=context.generator))
+            reference = _FAR * unit(reference.normal_(generator=context.generator))
         highest = torch.tensor(max(classes - 1, 0), device=device)
         poisoning = torch.tensor(False, device=device)
-        return State(self.no_memory(context), vector, highest, poisoning)
+        return State(self.no_memory(context), reference, highest, poisoning)
 
     def poison_batch(
         self,
@@ -99,10 +100,10 @@ class Composed(Composition):
     ) -> tuple[Shaped[Tensor, " b *sample"], Shaped[Tensor, " b"]]:
         if self.aim == "label":
             flipped = inputs, state.highest_label - labels
-            return keep_unless(state.poisoning, flipped, (inputs, labels))
+            return poisoned_if(state.poisoning, flipped, (inputs, labels))
         if self.aim == "one_class":
             unlearnt = self._only_victims(state, inputs, labels)
-            return keep_unless(state.poisoning, unlearnt, (inputs, labels))
+            return poisoned_if(state.poisoning, unlearnt, (inputs, labels))
         return inputs, labels
 
     def _only_victims(self, state: State, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -119,7 +120,7 @@ class Composed(Composition):
     ) -> tuple[Float[Tensor, " d"], State]:
         honest = honest_clients(view)
         if self.aim in ("mean", "sign", "std"):
-            state = state._replace(vector=slow_mean(state.vector, honest.mean))
+            state = state._replace(reference=slow_mean(state.reference, honest.mean))
 
         def aim() -> Tensor:
             return self._aim(state, arrival, view, honest)
@@ -133,5 +134,5 @@ class Composed(Composition):
         if self.aim in ("label", "one_class"):
             return poisoned_gradient(state.poisoning, view, arrival.base)
         if self.aim == "model":
-            return arrival.base - state.vector
-        return against_honest(self.aim, state.vector, honest)
+            return arrival.base - state.reference
+        return against_honest(self.aim, state.reference, honest)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from secureafl.attacks.composition import Composition, Memory, keep_unless
-from secureafl.attacks.parts import honest_clients, poisoned_gradient
+from secureafl.attacks.composition import Composition, Memory
+from secureafl.attacks.parts import honest_clients, poisoned_gradient, poisoned_if
 from secureafl.attacks.trigger import TriggerAttack
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class ComposedBackdoor(TriggerAttack, Composition):
         attacker_index: Int[Tensor, ""],
     ) -> tuple[Shaped[Tensor, " b *sample"], Shaped[Tensor, " b"]]:
         poisoned = super().poison_batch(state, inputs, labels, attacker_index)
-        return keep_unless(state.poisoning, poisoned, (inputs, labels))
+        return poisoned_if(state.poisoning, poisoned, (inputs, labels))
 
     def poison_update(
         self, state: State, arrival: Arrival, view: AttackerView

@@ -1,7 +1,7 @@
 """What both composed attacks share: everything but the aim.
 
-An upload is s * aim + sqrt(1 - s^2) * cover + curvature * move, each a unit vector, brought to a
-length that honest gradients have. What the clients remember costs memory only where a setting needs
+The direction of an upload is unit(s * aim + sqrt(1 - s^2) * cover) + curvature * move, where aim,
+cover and move are unit vectors; its length is one that honest gradients have. What the clients remember costs memory only where a setting needs
 it: private directions (cover `private`) and the models received last (curvature, timing `moving`)
 are a vector per malicious client each.
 """
@@ -32,7 +32,7 @@ from secureafl.core.errors import require
 from secureafl.linalg.vectors import computed_if, exact_norm
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Float, Int
     from torch import Tensor
 
     from secureafl.core.types import Arrival, AttackContext, AttackerView
@@ -129,7 +129,7 @@ class Composition:
         if self.collusion == "groups":
             aim = own_coordinates(aim, view.attacker_index, self.groups)
         cover = self._cover(memory, arrival, view, honest)
-        return unit(mixed(aim, cover, self.share) + self.curvature * unit(move))
+        return unit(unit(mixed(aim, cover, self.share)) + self.curvature * unit(move))
 
     def _cover(
         self, memory: Memory, arrival: Arrival, view: AttackerView, honest: Honest
@@ -160,12 +160,3 @@ class Composition:
             memory.moves[index] = torch.cat([memory.moves[index, 1:], made[None]])
             memory.received[index] = arrival.base
         memory.uploads[index] += 1
-
-
-def keep_unless(
-    poisoning: Bool[Tensor, ""], poisoned: tuple[Tensor, Tensor], clean: tuple[Tensor, Tensor]
-) -> tuple[Tensor, Tensor]:
-    """The poisoned batch while the flag holds, else the clean one."""
-    return torch.where(poisoning, poisoned[0], clean[0]), torch.where(
-        poisoning, poisoned[1], clean[1]
-    )

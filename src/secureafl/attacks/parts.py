@@ -82,6 +82,14 @@ def poisoned_gradient(
     return gradient
 
 
+def poisoned_if(
+    poisoning: Bool[Tensor, ""], poisoned: tuple[Tensor, Tensor], clean: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Inputs and labels of the poisoned batch while the flag holds, else of the clean one."""
+    inputs, labels = zip(poisoned, clean, strict=True)
+    return torch.where(poisoning, *inputs), torch.where(poisoning, *labels)
+
+
 def own_coordinates(
     vector: Float[Tensor, " d"], attacker_index: int, groups: int
 ) -> Float[Tensor, " d"]:
