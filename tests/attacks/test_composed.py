@@ -16,8 +16,9 @@ from secureafl.core.errors import ConfigError
 from secureafl.core.types import AttackerView
 from secureafl.linalg.vectors import cosine
 from secureafl.simulation.simulator import Simulation
+from secureafl.testing.rules import on_meta
 
-CLIENTS, ATTACKERS, SIZE, UPLOADS = 6, 2, 7, 9
+CLIENTS, ATTACKERS, SIZE, UPLOADS = 6, 2, 7, 7
 COVERS, LENGTHS = get_args(parts.Cover), get_args(parts.Length)
 TIMINGS, COLLUSIONS = get_args(parts.Timing), get_args(parts.Collusion)
 MALICIOUS = np.arange(CLIENTS) >= CLIENTS - ATTACKERS
@@ -229,6 +230,22 @@ def test_one_class_aim_trains_the_samples_of_the_class_as_another(labels, victim
     places, expected = oracle.only_victims(labels, victim, 5)
     assert inputs[:, 0, 0, 0].tolist() == places
     assert found.tolist() == expected
+
+
+@pytest.mark.parametrize("aim", get_args(parts.Aim))
+def test_nothing_is_read_on_the_host(aim):
+    seen = lone(np.ones((CLIENTS, SIZE)), malicious=[4, 5]).seen()
+    given = on_meta(arrival(torch.ones(SIZE).double()))
+    batch = on_meta((torch.zeros(4, 1, 8, 8), torch.zeros(4, dtype=torch.int64)))
+    others = map(itertools.cycle, (LENGTHS, TIMINGS, COLLUSIONS))
+    for cover, length, timing, collusion in zip(COVERS, *others, strict=False):
+        attack = Composed(cover, 0.6, 0.3, length, 1.0, timing, 2, collusion, aim=aim)
+        state = on_meta(attack.init(context(clients=CLIENTS, size=SIZE)))
+        # Another device's generator is refused; without one, torch's own is asked for.
+        shown = AttackerView(0, 1, 0.1, None, lambda weights, k: weights, on_meta(seen))
+        attack.poison_batch(state, *batch, on_meta(torch.tensor(0)))
+        upload, _ = attack.poison_update(state, given, shown)
+        assert upload.device.type == "meta"
 
 
 class Spying(Composed):

@@ -1,9 +1,9 @@
 """What both composed attacks share: everything but the aim.
 
 The direction of an upload is unit(s * aim + sqrt(1 - s^2) * cover) + curvature * move, where aim,
-cover and move are unit vectors; its length is one that honest gradients have. What the clients remember costs memory only where a setting needs
-it: private directions (cover `private`) and the models received last (curvature, timing `moving`)
-are a vector per malicious client each.
+cover and move are unit vectors; its length is one that honest gradients have. What the clients
+remember costs memory only where a setting needs it: private directions (cover `private`) and the
+models received last (curvature, timing `moving`) are a vector per malicious client each.
 """
 
 from __future__ import annotations
