@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from reference import attacks_composed as oracle
 from simulation.small import run, tiny
 
-from secureafl.attacks import Composed, ComposedBackdoor, parts
+from secureafl.attacks import Composed, ComposedBackdoor, InnerProduct, parts
 from secureafl.core.errors import ConfigError
 from secureafl.core.types import AttackerView
 from secureafl.linalg.vectors import cosine
@@ -111,6 +111,14 @@ def test_upload_without_a_cover_points_where_the_aim_does(settings):
     crowd = lone([[3.0, 4.0], [9.0, 2.0]])
     found = crafted(Composed(**settings), crowd, own=torch.ones(2).double())
     assert cosine(torch.from_numpy(found), torch.tensor([-12.0, -6.0])) == pytest.approx(1)
+
+
+def test_first_upload_without_a_cover_points_where_that_of_inner_product_does():
+    crowd = lone(np.random.default_rng(0).normal(size=(5, 12)), malicious=[4])
+    one, other = (
+        torch.from_numpy(crafted(attack, crowd)) for attack in (Composed(), InnerProduct())
+    )
+    assert cosine(one, other) == pytest.approx(1)
 
 
 def test_orthogonal_cover_leaves_the_aim_its_share():
