@@ -2,6 +2,8 @@
 
 from secureafl.attacks.adaptive import Adaptive
 from secureafl.attacks.alie import Alie
+from secureafl.attacks.composed import Composed
+from secureafl.attacks.composed_backdoor import ComposedBackdoor
 from secureafl.attacks.dba import Dba
 from secureafl.attacks.gaussian import Gaussian
 from secureafl.attacks.inner_product import InnerProduct
@@ -33,4 +35,6 @@ ATTACKS: dict[str, type[Attack]] = {
     "alie": Alie,
     "inner_product": InnerProduct,
     "mimic": Mimic,
+    "composed": Composed,
+    "composed_backdoor": ComposedBackdoor,
 }

@@ -3,6 +3,8 @@
 With the factor epsilon the inner product of the true gradient and what the server applies becomes
 small or negative: b of n clients malicious undo all progress of undefended asynchronous SGD at
 epsilon = (n - b) / b. A small epsilon hides among honest gradients, whose mean is short.
+`composed` has the same direction as its aim `mean` without a cover, but of a slow mean, and a
+length that does not depend on the mean's.
 
 Xie, Koyejo, Gupta, "Fall of empires: breaking Byzantine-tolerant SGD by inner product
 manipulation", UAI 2019.

@@ -1,6 +1,7 @@
 """Label flip: train on wrong labels. Label y of z classes becomes z - 1 - y.
 
-Where labels are numbers, as in a regression, y becomes -y.
+Where labels are numbers, as in a regression, y becomes -y. `composed` has the same gradient as
+its aim `label`, at the length of honest gradients and under a cover.
 
 Tolpegin, Truex, Gursoy, Liu, "Data poisoning attacks against federated learning systems",
 ESORICS 2020.

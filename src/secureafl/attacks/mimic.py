@@ -5,6 +5,7 @@ one of them. In a warm-up the attackers learn the direction z in which honest gr
 by Oja's rule around their running mean, and add up each client's z'g. The client with the largest
 sum is copied: during the warm-up the one that leads, afterwards always the same. One step of the
 warm-up is one malicious upload; it looks at the gradient every honest client trained last.
+The covers `copy` and `copies` of `composed` copy clients too, whichever, to hide an aim behind.
 
 Karimireddy, He, Jaggi, "Byzantine-robust learning on heterogeneous datasets via bucketing", ICLR
 2022.

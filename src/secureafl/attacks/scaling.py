@@ -1,5 +1,8 @@
 """Scaling: a backdoor, amplified so that one upload outweighs the honest ones.
 
+`composed_backdoor` has the same gradient as its aim, at the length of honest ones and under a
+cover.
+
 Bagdasaryan, Veit, Hua, Estrin, Shmatikov, "How to backdoor federated learning", AISTATS 2020.
 """
 
