@@ -9,9 +9,11 @@ from secureafl.defenses.catalyst import Catalyst
 from secureafl.defenses.fed_async import FedAsync
 from secureafl.defenses.fed_buff import FedBuff
 from secureafl.defenses.kardam import Kardam
+from secureafl.defenses.norm_clipping import NormClipping
 from secureafl.defenses.sageflow import Sageflow
 from secureafl.defenses.secure_afl import SecureAfl
 from secureafl.defenses.secure_afl_hardened import SecureAflHardened
+from secureafl.defenses.weighted_ctma import WeightedCtma
 from secureafl.defenses.zeno_pp import ZenoPp
 
 DEFENSES: dict[str, type[Defense]] = {
@@ -23,8 +25,10 @@ DEFENSES: dict[str, type[Defense]] = {
     "fed_async": FedAsync,
     "fed_buff": FedBuff,
     "kardam": Kardam,
+    "norm_clipping": NormClipping,
     "sageflow": Sageflow,
     "secure_afl": SecureAfl,
     "secure_afl_hardened": SecureAflHardened,
+    "weighted_ctma": WeightedCtma,
     "zeno_pp": ZenoPp,
 }
