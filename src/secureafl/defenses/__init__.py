@@ -3,6 +3,7 @@
 from secureafl.core.protocols import Defense
 from secureafl.defenses.aflguard import Aflguard
 from secureafl.defenses.async_defender import AsyncDefender
+from secureafl.defenses.async_filter import AsyncFilter
 from secureafl.defenses.async_sgd import AsyncSgd
 from secureafl.defenses.basgd import Basgd
 from secureafl.defenses.catalyst import Catalyst
@@ -19,6 +20,7 @@ from secureafl.defenses.zeno_pp import ZenoPp
 DEFENSES: dict[str, type[Defense]] = {
     "aflguard": Aflguard,
     "async_defender": AsyncDefender,
+    "async_filter": AsyncFilter,
     "async_sgd": AsyncSgd,
     "basgd": Basgd,
     "catalyst": Catalyst,
