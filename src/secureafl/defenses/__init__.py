@@ -9,6 +9,7 @@ from secureafl.defenses.basgd import Basgd
 from secureafl.defenses.catalyst import Catalyst
 from secureafl.defenses.fed_async import FedAsync
 from secureafl.defenses.fed_buff import FedBuff
+from secureafl.defenses.fl_detector import FlDetector
 from secureafl.defenses.kardam import Kardam
 from secureafl.defenses.norm_clipping import NormClipping
 from secureafl.defenses.sageflow import Sageflow
@@ -26,6 +27,7 @@ DEFENSES: dict[str, type[Defense]] = {
     "catalyst": Catalyst,
     "fed_async": FedAsync,
     "fed_buff": FedBuff,
+    "fl_detector": FlDetector,
     "kardam": Kardam,
     "norm_clipping": NormClipping,
     "sageflow": Sageflow,

@@ -1,0 +1,86 @@
+"""FLDetector with lists: pairs, prediction errors of each client, and the dense BFGS matrix."""
+
+import numpy as np
+from reference import splitmix
+from reference.arrivals import applied, refused
+from reference.dense_bfgs import dense_bfgs
+from reference.kmeans import upper_cluster, within
+
+from secureafl.core.random import first_draw
+
+REFERENCES, MIN_CURVATURE, RATED = 10, 1e-3, 3
+
+
+def gap_finds_clusters(scores, even):
+    """Whether two clusters are tighter than one by more than chance, next to `even` numbers."""
+
+    def tighter(numbers):
+        return np.log(within([numbers])) - np.log(upper_cluster(numbers, 2)[1])
+
+    with np.errstate(divide="ignore"):
+        gain = tighter(scores)
+        usual = [tighter(numbers) for numbers in even]
+        spread = np.std([np.log(upper_cluster(numbers, 2)[1]) for numbers in even])
+    return gain - np.mean(usual) > spread * np.sqrt(1 + 1 / REFERENCES)
+
+
+class FlDetectorServer:
+    """A client is rated once it has RATED errors; everybody is judged at each upload."""
+
+    def __init__(self, n, window, buffer_size):
+        self.n, self.window, self.buffer_size = n, window, buffer_size
+        self.sent, self.pairs, self.latest, self.errors = {}, [], {}, {}
+        self.sums, self.arrivals = None, 0
+        bits = splitmix.bits(first_draw(0, "gap"), REFERENCES * n)
+        uniform = [((number % 2**64 >> 11) + 0.5) / 2**53 for number in bits]
+        self.even = np.array(uniform).reshape(REFERENCES, n)
+
+    def receive(self, seen):
+        client, before = seen.client, self.sent.get(seen.client)
+        self.sent[client] = seen.gradient, seen.base
+        move = change = np.zeros_like(seen.weights)
+        if before is not None:
+            move, change = seen.base - before[1], seen.gradient - before[0]
+            self._rate(client, move, change)
+        suspected = self._suspected()
+        mine = self.errors.get(client, [])
+        scores = {
+            "suspicion": np.mean(mine[-self.window :]) if mine else 0.0,
+            "suspected": len(suspected),
+        }
+        good = client not in suspected
+        self._add(move, change, good)
+        return applied(seen.gradient, scores) if good else refused(seen, scores)
+
+    def _rate(self, client, move, change):
+        if not self.pairs:
+            return
+        matrix = dense_bfgs(*zip(*self.pairs[-self.buffer_size :], strict=True))
+        self.latest[client] = error = np.linalg.norm(change - matrix @ move)
+        mean = np.mean(list(self.latest.values()))
+        self.errors.setdefault(client, []).append(error / mean if mean else 0.0)
+
+    def _suspected(self):
+        enough = min(RATED, self.window)
+        rated = sorted(k for k, errors in self.errors.items() if len(errors) >= enough)
+        if 2 * len(rated) <= self.n:
+            return set()
+        scores = np.array([np.mean(self.errors[k][-self.window :]) for k in rated])
+        if np.ptp(scores) == 0:
+            return set()
+        scores = np.round((scores - scores.min()) / np.ptp(scores), 12)
+        if not gap_finds_clusters(scores, self.even[:, rated]):
+            return set()
+        return {k for k, upper in zip(rated, upper_cluster(scores, 2)[0], strict=True) if upper}
+
+    def _add(self, move, change, good):
+        if self.sums is None:
+            self.sums = np.zeros_like(move), np.zeros_like(move)
+        if good:
+            self.sums = self.sums[0] + move, self.sums[1] + change
+        self.arrivals += 1
+        if self.arrivals % self.n == 0:
+            s, y = self.sums
+            if s @ s > 0 and s @ y > MIN_CURVATURE * (s @ s):
+                self.pairs.append((s, y))
+            self.sums = None
