@@ -1,5 +1,7 @@
 """FLDetector with lists: pairs, prediction errors of each client, and the dense BFGS matrix."""
 
+import functools
+
 import numpy as np
 from reference import splitmix
 from reference.arrivals import applied, refused
@@ -11,17 +13,19 @@ from secureafl.core.random import first_draw
 REFERENCES, MIN_CURVATURE, RATED = 10, 1e-3, 3
 
 
-def gap_finds_clusters(scores, even):
-    """Whether two clusters are tighter than one by more than chance, next to `even` numbers."""
-
-    def tighter(numbers):
-        return np.log(within([numbers])) - np.log(upper_cluster(numbers, 2)[1])
-
+def logs_within(numbers):
+    """Logarithms of the sums of squares within one and within two clusters."""
     with np.errstate(divide="ignore"):
-        gain = tighter(scores)
-        usual = [tighter(numbers) for numbers in even]
-        spread = np.std([np.log(upper_cluster(numbers, 2)[1]) for numbers in even])
-    return gain - np.mean(usual) > spread * np.sqrt(1 + 1 / REFERENCES)
+        return np.log(within([numbers])), np.log(upper_cluster(numbers, 2)[1])
+
+
+@functools.cache
+def gap_to_beat(n, rated):
+    """How much tighter two clusters are than one among evenly spread numbers, and its error."""
+    bits = splitmix.bits(first_draw(0, "gap"), REFERENCES * n)
+    uniform = np.array([((number % 2**64 >> 11) + 0.5) / 2**53 for number in bits])
+    one, two = np.array([logs_within(numbers) for numbers in uniform.reshape(-1, n)[:, rated]]).T
+    return np.mean(one - two) + np.std(two) * np.sqrt(1 + 1 / REFERENCES)
 
 
 class FlDetectorServer:
@@ -31,9 +35,6 @@ class FlDetectorServer:
         self.n, self.window, self.buffer_size = n, window, buffer_size
         self.sent, self.pairs, self.latest, self.errors = {}, [], {}, {}
         self.sums, self.arrivals = None, 0
-        bits = splitmix.bits(first_draw(0, "gap"), REFERENCES * n)
-        uniform = [((number % 2**64 >> 11) + 0.5) / 2**53 for number in bits]
-        self.even = np.array(uniform).reshape(REFERENCES, n)
 
     def receive(self, seen):
         client, before = seen.client, self.sent.get(seen.client)
@@ -69,7 +70,8 @@ class FlDetectorServer:
         if np.ptp(scores) == 0:
             return set()
         scores = np.round((scores - scores.min()) / np.ptp(scores), 12)
-        if not gap_finds_clusters(scores, self.even[:, rated]):
+        one, two = logs_within(scores)
+        if one - two <= gap_to_beat(self.n, tuple(rated)):
             return set()
         return {k for k, upper in zip(rated, upper_cluster(scores, 2)[0], strict=True) if upper}
 
