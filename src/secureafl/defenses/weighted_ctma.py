@@ -6,8 +6,8 @@ gives a centre; the momenta closest to it, until they have the share 1 - lambda 
 averaged. So what must be a minority is the share of *uploads* that are malicious, not of clients.
 
 The paper's method sends corrected momenta (mu^2-SGD): each client evaluates one batch at two models
-and uploads the combination. Here an upload is one gradient at one model, so this is the momentum
-variant that the paper compares with.
+and uploads the combination. Here an upload is one gradient at one model, so these are the
+plain (`momentum = 0`) and the momentum variant that the paper compares with.
 
 Dahan, Levy, "Weight for robustness: a comprehensive approach towards optimal fault-tolerant
 asynchronous ML", NeurIPS 2024.
@@ -53,7 +53,7 @@ class WeightedCtma:
 
     malicious_share: float = 0.2  # lambda, of all uploads
     centre: Literal["geometric_median", "median"] = "geometric_median"
-    momentum: float = 0.9  # beta; 0: the last upload alone
+    momentum: float = 0.0  # beta; 0: the last upload alone; 0.9 averages over 10 n arrivals
 
     needs_malicious = True
 
