@@ -12,6 +12,7 @@ from secureafl.defenses import (
     FedBuff,
     Kardam,
     SecureAfl,
+    WeightedCtma,
     ZenoPp,
 )
 from secureafl.estimators import ESTIMATORS
@@ -32,6 +33,7 @@ _ALL_CASES = {
     "constant": FedAsync(weighting="constant"),
     "hinge": FedAsync(weighting="hinge"),
     "kardam_inverse": Kardam(dampening="inverse"),
+    "weighted_ctma_median": WeightedCtma(centre="median"),
     "zeno_pp_score": ZenoPp(form="score"),
 }
 

@@ -5,7 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import splitmix
 
-from secureafl.core.random import numpy_generator, random_bits, random_normal, torch_generator
+from secureafl.core.random import (
+    numpy_generator,
+    random_bits,
+    random_normal,
+    random_uniform,
+    torch_generator,
+)
 
 CPU = torch.device("cpu")
 
@@ -78,3 +84,11 @@ def test_normal_numbers_are_normal(size):
         assert abs(found.std() - 1) < 0.03
         assert abs((found.abs() < 1).double().mean() - 0.6827) < 0.015
         assert abs((found**3).mean()) < 0.1
+
+
+def test_uniform_numbers_are_the_bits_as_fractions():
+    found = random_uniform(torch.tensor(5), 20_000)
+    expected = [(bits % 2**64) / 2**64 for bits in splitmix.bits(5, 20_000)]
+    np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=2**-52)
+    assert found.min() > 0
+    assert found.max() < 1

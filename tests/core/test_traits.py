@@ -45,11 +45,13 @@ def test_each_built_in_defence_states_what_it_needs():
     }
     assert {kind: traits for kind, traits in stated.items() if traits} == {
         "aflguard": ["needs_root_data"],
+        "async_filter": ["buffering"],
         "basgd": ["needs_malicious", "buffering"],
         "catalyst": ["needs_malicious", "buffering"],
         "fed_buff": ["buffering"],
         "kardam": ["needs_malicious"],
         "sageflow": ["needs_root_data"],
+        "weighted_ctma": ["needs_malicious"],
         "zeno_pp": ["needs_root_data"],
     }
 

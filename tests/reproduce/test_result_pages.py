@@ -63,9 +63,13 @@ def test_the_papers_tables_come_from_their_cells(name, tmp_path):
         assert made == (folder / f"{name}.{suffix}").read_text()
 
 
+# Newer than those runs; the red team's leaderboard is their page.
+NEWER = {"async_filter", "fl_detector", "norm_clipping", "weighted_ctma"}
+
+
 def test_page_of_defences_has_all_of_them():
     text = (DOCS / "results/defences.md").read_text()
-    others = DEFENSES.keys() - {"secure_afl_hardened"}  # docs/robustness.md is about that
+    others = DEFENSES.keys() - NEWER - {"secure_afl_hardened"}  # docs/robustness.md is about that
     assert [name for name in others if f"| {name} | 0" not in text] == []
 
 

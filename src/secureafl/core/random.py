@@ -51,11 +51,16 @@ def random_bits(draw: Int[Tensor, ""], size: int) -> Int[Tensor, " size"]:
     return _scrambled(_scrambled(draw) + place * _GOLDEN)
 
 
+def random_uniform(draw: Int[Tensor, ""], size: int) -> Float[Tensor, " size"]:
+    """Numbers between 0 and 1 in float64, neither included, always the same for the same `draw`."""
+    # 53 bits and a half: never 0, whose logarithm is infinite.
+    return ((_shifted(random_bits(draw, size), 11)).double() + 0.5) * 2.0**-53
+
+
 def random_normal(draw: Int[Tensor, ""], size: int) -> Float[Tensor, " size"]:
     """Standard normal numbers in float64, always the same for the same `draw`."""
     half = (size + 1) // 2
-    # 53 bits and a half: never 0, whose logarithm is infinite.
-    uniform = ((_shifted(random_bits(draw, 2 * half), 11)).double() + 0.5) * 2.0**-53
+    uniform = random_uniform(draw, 2 * half)
     radius, angle = torch.sqrt(-2 * uniform[:half].log()), 2 * torch.pi * uniform[half:]
     return torch.cat([radius * angle.cos(), radius * angle.sin()])[:size]  # Box and Muller
 
