@@ -3,7 +3,8 @@
     python scripts/compare_checkouts.py OLD NEW [--rounds 150]
 
 Each checkout runs in processes of its own, with its own code. A line per run gives the checksum of
-the final model and of what became of every upload; the command fails if any two differ.
+the final model and of what became of every upload; the command fails if any two differ. Defences
+that only one of the checkouts has are named.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ for defense in DEFENSES:
         task = {"kind": "fashion_mnist", "data_dir": "embedded"}
         values = {"rounds": rounds, "clients": 12, "malicious": 3, "seed": 5, "threads": 1}
         parts = {"task": task, "attack": attack, "defense": defense}
+        parts["evaluation"] = {"every": rounds, "late": 1}
         simulation = Simulation(from_mapping({**values, **parts}))
         events = [event for turn in simulation.turns() for event in turn]
         fates = [tuple(e)[:7] for e in events if isinstance(e, ArrivalEvent)]
@@ -56,10 +58,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=150)
     given = parser.parse_args()
     old, new = (checksums(path, given.rounds) for path in (given.old, given.new))
-    for cell in sorted({*old, *new}):
-        same = old.get(cell) == new.get(cell)
-        print(f"{'same' if same else 'OTHER':5}", *cell, *new.get(cell, ("-", "-")))
-    if old != new:
+    both = sorted(old.keys() & new.keys())
+    for cell in both:
+        print("same " if old[cell] == new[cell] else "OTHER", *cell, *new[cell])
+    for cell in sorted(old.keys() ^ new.keys()):
+        print("only in one checkout:", *cell)
+    if any(old[cell] != new[cell] for cell in both):
         sys.exit("the checkouts do not compute the same bits")
 
 
