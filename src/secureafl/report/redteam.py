@@ -1,0 +1,118 @@
+"""The page of a search for the worst attack: what was found, by which parts, who was trusted."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from secureafl.core.errors import RunError
+from secureafl.presentation.style import BLUE, GREEN, VERMILLION
+from secureafl.report.artefact import MARKDOWN
+from secureafl.report.cells import origin_of
+from secureafl.report.drawing import FAR, Picture, render
+from secureafl.report.formatting import in_markdown_table, number
+from secureafl.report.tables import read_runs
+from secureafl.report.trust import trust
+from secureafl.report.writing import PAGE, fill, save
+from secureafl.runs.layout import read_json
+
+_ATTACKS = 12  # lines of the table of attacks
+
+
+def read_outcome(path: Path) -> dict[str, Any]:
+    """What a search found, from its `redteam.json`."""
+    outcome = read_json(path)
+    missing = [key for key in ("worst", "trials", "without_attack", "plan") if key not in outcome]
+    if missing:
+        raise RunError(f"{path}: is not the outcome of a search; it lacks '{missing[0]}'")
+    return outcome
+
+
+def headline(outcome: Mapping[str, Any]) -> str:
+    """The result in one sentence."""
+    plan, worst = outcome["plan"], outcome["worst"]
+    seeds = len(worst["held_out"]["seeds"])
+    found = f"{outcome['metric'].upper()} {score(worst['held_out']['mean'])}"
+    clean = score(outcome["without_attack"]["mean"])
+    return (
+        f"{plan['base']['defense']['kind']}, malicious {plan['base']['malicious']}: worst "
+        f"{found} by {worst['attack']['kind']}, mean over {seeds} held-out "
+        f"{'seed' if seeds == 1 else 'seeds'}; error without attack {clean}."
+    )
+
+
+def write_redteam(outcome: Mapping[str, Any], folder: Path, out: Path) -> Path:
+    """Write `index.html`, `index.md` and the figures into `out`; returns the page's path.
+
+    `folder` is that of the search: the runs of its worst attack are read there.
+    """
+    (run,) = read_runs([folder / outcome["worst"]["run"]])
+    drawn = [over_budget(outcome), trust(run, 1)]
+    pictures = [picture for picture in drawn if picture]
+    values = {
+        "headline": headline(outcome),
+        "outcome": outcome,
+        "finalists": [t for t in outcome["trials"] if t["held_out"]["mean"] is not None],
+        "attacks": outcome["by_attack"][:_ATTACKS],
+        "run": run,
+        "weighed": len(pictures) == len(drawn),
+        "pictures": pictures,
+        "origin": origin_of(sorted((folder / "runs").iterdir())),
+    }
+    filters = {"score": score, "spelled": spelled, "plain": in_markdown_table}
+    pages = {PAGE: "redteam.html", MARKDOWN: "redteam.md"}
+    save(out, {file: fill(template, filters, values) for file, template in pages.items()}, pictures)
+    return out / PAGE
+
+
+def score(value: float | str | None) -> str:
+    """A score as text; it may be the word `diverged`."""
+    return value if isinstance(value, str) else number(value)
+
+
+def spelled(attack: Mapping[str, Any]) -> str:
+    """An attack and its settings on one line."""
+    settings = ", ".join(f"{k} = {v}" for k, v in attack.items() if k != "kind")
+    return f"{attack['kind']} ({settings})" if settings else str(attack["kind"])
+
+
+def over_budget(outcome: Mapping[str, Any]) -> Picture:
+    """Draw the worst score so far over the attacks tried, and what is left on held-out seeds."""
+    metric = outcome["metric"].upper()
+    return Picture(
+        "budget.svg",
+        f"Worst {metric} against budget",
+        "Points: each attack in its short run, on the search's own seed. Line: the worst so far. "
+        "Dashed: the result, the worst mean of full runs on held-out seeds. Dotted: the error of "
+        "full runs without attack. Short runs end earlier, so their level is not the result's.",
+        f"The worst {metric} found over {len(outcome['trials'])} attacks tried.",
+        render((9, 4), lambda figure: _curve(figure, outcome)),
+    )
+
+
+def _curve(figure: Figure, outcome: Mapping[str, Any]) -> None:
+    axis = figure.add_subplot()
+    tried = [(t["number"], _drawn(t["short"])) for t in outcome["trials"] if t["short"] is not None]
+    numbers, scores = [n for n, _ in tried], [s for _, s in tried]
+    axis.plot(numbers, scores, "o", color=BLUE, markersize=3, alpha=0.5, label="one attack")
+    worst = list(itertools.accumulate(scores, max))
+    axis.step(numbers, worst, where="post", color=BLUE, label="worst so far")
+    found = _drawn(outcome["worst"]["held_out"]["mean"])
+    axis.axhline(found, color=VERMILLION, linestyle="--", label="worst on held-out seeds")
+    clean = outcome["without_attack"]["mean"]
+    if clean is not None:
+        axis.axhline(_drawn(clean), color=GREEN, linestyle=":", label="error without attack")
+    axis.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    axis.set_xlabel("attacks tried")
+    axis.set_ylabel(outcome["metric"].upper())
+    axis.legend(loc="best")
+
+
+def _drawn(value: float | str) -> float:
+    """A score as a height; what diverged is far above all others, and cut off."""
+    return float("nan") if isinstance(value, str) or value > FAR else value
