@@ -128,6 +128,5 @@ def _write_page(folder: Path, quiet: bool) -> None:
     outcome = read_outcome(folder / OUTCOME)
     page = write_redteam(outcome, folder, folder / "report")
     if not quiet:
-        print(
-            headline(outcome), f"run it: secureafl run {folder / WORST}", f"page: {page}", sep="\n"
-        )
+        print(headline(outcome))
+        print(f"again: secureafl run {folder / WORST}\npage:  {page}")

@@ -27,8 +27,11 @@ def effects_of_attacks(scored: Scored) -> list[dict[str, Any]]:
 def effects_of_parts(scored: Scored, kind: str, space: Space) -> list[dict[str, Any]]:
     """For every setting of an attack a line for each value; what matters most comes first."""
     found = []
+    own = [(attack, score) for attack, score in scored if attack["kind"] == kind]
     for name, dimension in space[kind].items():
-        pairs = [(attack[name], score) for attack, score in scored if attack["kind"] == kind]
+        pairs = [(attack[name], score) for attack, score in own if name in attack]
+        if not pairs:
+            continue
         lines = _by_value(_grouped(pairs, dimension))
         low, *_, high = sorted([line["mean"] for line in lines] * 2)
         effect = high - low if high > low else 0.0  # both may be infinite

@@ -7,13 +7,14 @@ and the same scores it proposes the same attacks, whoever was computed first.
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
 from secureafl.core.errors import ConfigError
-from secureafl.redteam.space import Dimension, Range, Space, known_attacks, readable
+from secureafl.redteam.space import Dimension, Range, Space, known_attacks, matters, readable
 
 _TRIES = 30  # proposals for one place, while they are attacks that were proposed before
 
@@ -50,28 +51,25 @@ class Optimiser:
         self._open = []
 
     def _propose(self) -> dict[str, Any]:
-        for _ in range(_TRIES):
+        """The next attack; where few are left, one that was proposed before, which is no work."""
+        for tries in itertools.count(1):
             trial = self._study.ask()
             attack = self._attack(trial)
             text = json.dumps(attack, sort_keys=True)
-            if text not in self._seen:
+            if text not in self._seen or tries == _TRIES:
                 break
             self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
-        else:  # few attacks are left: one is proposed again, which costs nothing
-            trial = self._study.ask()
-            attack = self._attack(trial)
-            text = json.dumps(attack, sort_keys=True)
         self._seen.add(text)
         self._open.append(trial)
         return attack
 
     def _attack(self, trial: Any) -> dict[str, Any]:
         kind = trial.suggest_categorical("attack", list(self._space))
-        settings = {
-            name: readable(_suggest(trial, f"{kind}.{name}", dimension))
-            for name, dimension in self._space[kind].items()
-        }
-        return {"kind": kind, **settings}
+        attack = {"kind": kind}
+        for name, dimension in self._space[kind].items():
+            if matters(name, attack):
+                attack[name] = readable(_suggest(trial, f"{kind}.{name}", dimension))
+        return attack
 
 
 def _parameters(attack: dict[str, Any]) -> dict[str, Any]:

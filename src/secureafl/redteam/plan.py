@@ -24,7 +24,7 @@ FINALISTS = 4  # attacks that are run at full length
 _BATCHES, _LEAST, _MOST = 8, 4, 25  # proposals are asked for in batches; their number and size
 
 # Settings that the command line has options for, or that are a matter of the machine.
-_NOT_SET = frozenset({"seed", "malicious", "device", "threads", "kernels", "attack.kind"})
+_NOT_SET = frozenset({"seed", "device", "threads", "kernels", "attack.kind"})
 
 # What `--fast` changes: minutes on two cores. It shows how a search works, not what a rule stands.
 _FAST: Mapping[str, Any] = {
@@ -107,7 +107,10 @@ class Plan:
         given = flatten(to_mapping(self.base))
         defense = str(given.pop("defense.kind"))
         usual = flatten(to_mapping(from_mapping({"defense": defense})))
-        words = ["secureafl", "redteam", defense, "--malicious", str(self.base.malicious)]
+        number = given.pop("malicious")
+        words = ["secureafl", "redteam", defense]
+        words += ["--malicious", str(number)] if isinstance(number, float) else []
+        words += ["--set", f"malicious={number}"] if isinstance(number, int) else []
         words += ["--budget", str(self.budget), "--against", self.against]
         words += ["--seeds", ",".join(map(str, self.held_out))]
         words += ["--search-seed", str(self.search_seed)]

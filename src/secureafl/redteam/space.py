@@ -45,11 +45,25 @@ RANGES: dict[str, Range] = {
     "z": Range(0.0, 3.0),
     "epsilon": Range(0.05, 50.0, log=True),
     "warm_up": Range(10, 1000, log=True),
+    "share": Range(0.1, 1.0),
+    "curvature": Range(0.0, 1.0),
+    "composed.factor": Range(0.2, 10.0, log=True),
+    "composed_backdoor.factor": Range(0.2, 10.0, log=True),
+    "period": Range(1, 200, log=True),
+    "groups": Range(2, 8),
 }
 
-# Numbers that are no matter of strength: the goal of a backdoor, how visible its trigger is, and
+# Settings that only matter while another one has one of these values; else they are left out, or
+# the budget would go to attacks that do the same.
+CONDITIONS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "share": ("cover", ("own", "private", "fresh", "copy", "copies")),
+    "period": ("timing", ("late", "on_off", "early")),
+    "groups": ("collusion", ("groups",)),
+}
+
+# Numbers that are no matter of strength: which class is the goal, how visible a trigger is, and
 # what has to suit the model.
-FIXED = frozenset({"target_class", "trigger_side", "masked_classes", "mark"})
+FIXED = frozenset({"target_class", "victim_class", "trigger_side", "masked_classes", "mark"})
 
 
 def find_space(task: Task, backdoors_only: bool) -> Space:
@@ -100,11 +114,17 @@ def _settings(
     kind: str, searched: Mapping[str, Dimension], changes: Mapping[str, Any]
 ) -> dict[str, Any]:
     values = {field.name: field.default for field in _fields(kind)} | dict(changes)
-    return {name: values[name] for name in searched}
+    return {name: values[name] for name in searched if matters(name, values)}
 
 
 def _fields(kind: str) -> Sequence[dataclasses.Field[Any]]:
     return dataclasses.fields(typing.cast(Any, ATTACKS[kind]))
+
+
+def matters(name: str, settings: Mapping[str, Any]) -> bool:
+    """Whether a setting changes the attack, given those before it."""
+    other, needed = CONDITIONS.get(name, ("", ()))
+    return other not in settings or settings[other] in needed
 
 
 def readable(value: Any) -> Any:

@@ -52,18 +52,19 @@ def write_redteam(outcome: Mapping[str, Any], folder: Path, out: Path) -> Path:
     `folder` is that of the search: the runs of its worst attack are read there.
     """
     (run,) = read_runs([folder / outcome["worst"]["run"]])
-    drawn = [over_budget(outcome), trust(run, 1)]
-    pictures = [picture for picture in drawn if picture]
+    curve, trust_map = over_budget(outcome), trust(run, 1)
+    finalists = [t for t in outcome["trials"] if t["held_out"]["mean"] is not None]
     values = {
         "headline": headline(outcome),
         "outcome": outcome,
-        "finalists": [t for t in outcome["trials"] if t["held_out"]["mean"] is not None],
+        "finalists": sorted(finalists, key=lambda t: -_height(t["held_out"]["mean"])),
         "attacks": outcome["by_attack"][:_ATTACKS],
         "run": run,
-        "weighed": len(pictures) == len(drawn),
-        "pictures": pictures,
+        "curve": curve,
+        "trust_map": trust_map,
         "origin": origin_of(sorted((folder / "runs").iterdir())),
     }
+    pictures = [curve, *([trust_map] if trust_map else [])]
     filters = {"score": score, "spelled": spelled, "plain": in_markdown_table}
     pages = {PAGE: "redteam.html", MARKDOWN: "redteam.md"}
     save(out, {file: fill(template, filters, values) for file, template in pages.items()}, pictures)
@@ -97,22 +98,24 @@ def over_budget(outcome: Mapping[str, Any]) -> Picture:
 
 def _curve(figure: Figure, outcome: Mapping[str, Any]) -> None:
     axis = figure.add_subplot()
-    tried = [(t["number"], _drawn(t["short"])) for t in outcome["trials"] if t["short"] is not None]
+    tried = [
+        (t["number"], _height(t["short"])) for t in outcome["trials"] if t["short"] is not None
+    ]
     numbers, scores = [n for n, _ in tried], [s for _, s in tried]
     axis.plot(numbers, scores, "o", color=BLUE, markersize=3, alpha=0.5, label="one attack")
     worst = list(itertools.accumulate(scores, max))
     axis.step(numbers, worst, where="post", color=BLUE, label="worst so far")
-    found = _drawn(outcome["worst"]["held_out"]["mean"])
+    found = _height(outcome["worst"]["held_out"]["mean"])
     axis.axhline(found, color=VERMILLION, linestyle="--", label="worst on held-out seeds")
     clean = outcome["without_attack"]["mean"]
     if clean is not None:
-        axis.axhline(_drawn(clean), color=GREEN, linestyle=":", label="error without attack")
+        axis.axhline(_height(clean), color=GREEN, linestyle=":", label="error without attack")
     axis.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     axis.set_xlabel("attacks tried")
     axis.set_ylabel(outcome["metric"].upper())
     axis.legend(loc="best")
 
 
-def _drawn(value: float | str) -> float:
-    """A score as a height; what diverged is far above all others, and cut off."""
-    return float("nan") if isinstance(value, str) or value > FAR else value
+def _height(value: float | str) -> float:
+    """A score as a number; what diverged is at the top."""
+    return FAR if isinstance(value, str) else min(value, FAR)
