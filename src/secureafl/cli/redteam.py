@@ -42,6 +42,9 @@ def redteam(
         str, typer.Option(help="Held-out seeds, for the score only; as 101-103.")
     ] = "101-103",
     search_seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
+    blind: Annotated[
+        bool, typer.Option("--blind", help="Begin at random, not with the attacks as they come.")
+    ] = False,
     fast: Annotated[
         bool, typer.Option("--fast", help="Scaled down: minutes on two cores, to see how it works.")
     ] = False,
@@ -74,7 +77,7 @@ def redteam(
 
     plain = {"rounds": rounds, "clients": clients, "malicious": malicious, "device": device}
     base = _base(defense, file, settings_given(plain, data_dir, set_), fast)
-    plan = Plan(base, budget, against, tuple(parse_seeds(seeds)), search_seed)
+    plan = Plan(base, budget, against, tuple(parse_seeds(seeds)), search_seed, blind)
     folder = out or Path("runs") / "-".join(_name_parts(plan, fast))
     with stoppable("the same command goes on"):
         _search(plan, folder, engine, workers, checkpoint_seconds, quiet)

@@ -30,10 +30,11 @@ class Optimiser:
         with warnings.catch_warnings():
             # `group` is marked as experimental: settings of one attack are chosen together.
             warnings.simplefilter("ignore", self._optuna.exceptions.ExperimentalWarning)
-            sampler = self._optuna.samplers.TPESampler(
+            self._estimator = self._optuna.samplers.TPESampler(
                 seed=seed, multivariate=True, group=True, constant_liar=True
             )
-        self._study = self._optuna.create_study(direction="maximize", sampler=sampler)
+        self._random = self._optuna.samplers.RandomSampler(seed=seed)
+        self._study = self._optuna.create_study(direction="maximize", sampler=self._estimator)
         for attack in list(known_attacks(space))[:known]:
             self._study.enqueue_trial(_parameters(attack))
 
@@ -51,8 +52,13 @@ class Optimiser:
         self._open = []
 
     def _propose(self) -> dict[str, Any]:
-        """The next attack; where few are left, one that was proposed before, which is no work."""
+        """The next attack; where few are left, one that was proposed before, which is no work.
+
+        An attack without settings can be proposed once only, but stays the best if it was. So what
+        comes after a repetition is drawn at random.
+        """
         for tries in itertools.count(1):
+            self._study.sampler = self._estimator if tries == 1 else self._random
             trial = self._study.ask()
             attack = self._attack(trial)
             text = json.dumps(attack, sort_keys=True)

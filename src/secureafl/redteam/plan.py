@@ -46,6 +46,7 @@ class Plan:
     against: Against = "error"  # what is to become large: the error, or a backdoor's success rate
     held_out: tuple[int, ...] = (101, 102, 103)  # seeds of the score, never used in the search
     search_seed: int = 0  # of the optimiser and of short runs; that of longer runs is the next
+    blind: bool = False  # whether it begins at random instead of with the attacks as they come
 
     def __post_init__(self) -> None:
         require(self.budget >= 1, "budget", self.budget, "give 1 attack to try, or more")
@@ -72,6 +73,11 @@ class Plan:
     def batch(self) -> int:
         """Attacks that are proposed at a time; not a matter of the machine, it decides results."""
         return min(_MOST, max(_LEAST, self.budget // _BATCHES))
+
+    @property
+    def known(self) -> int:
+        """How many proposals may be attacks as they come, with their defaults or presets."""
+        return 0 if self.blind else max(1, self.budget // 2)
 
     @property
     def promoted(self) -> int:
@@ -113,7 +119,7 @@ class Plan:
         words += ["--set", f"malicious={number}"] if isinstance(number, int) else []
         words += ["--budget", str(self.budget), "--against", self.against]
         words += ["--seeds", ",".join(map(str, self.held_out))]
-        words += ["--search-seed", str(self.search_seed)]
+        words += ["--search-seed", str(self.search_seed), *["--blind"] * self.blind]
         for key, value in given.items():
             if key not in _NOT_SET and (key not in usual or usual[key] != value):
                 text = write_toml({key: value}).strip().partition(" = ")[2]

@@ -50,7 +50,7 @@ def search(
 def stages(plan: Plan, out: Path) -> Iterator[Stage]:
     """Yield the stages of a search; when the last one has run, the outcome is written."""
     space = find_space(plan.base.task, plan.against == "asr")
-    optimiser = Optimiser(space, plan.search_seed, known=max(1, plan.budget // 2))
+    optimiser = Optimiser(space, plan.search_seed, plan.known)
     claim(plan, space, out)
     trials: list[Trial] = []
     while len(trials) < plan.budget:
