@@ -13,13 +13,13 @@ from secureafl.redteam.search import stages
 from secureafl.sweep.cells import unfinished
 from secureafl.sweep.cluster import run_group
 
-BUDGET = 8
+BUDGET = 6
 
 
 def tiny_plan(**changes):
     """A search against a tiny experiment."""
     base = {"rounds": 32, "defense": "kardam", **changes.pop("base", {})}
-    return Plan(tiny(**base), **{"budget": BUDGET, **changes})
+    return Plan(tiny(**base), **{"budget": BUDGET, "held_out": (101, 102), **changes})
 
 
 def engine_here(cells, out, workers=0, checkpoint_seconds=60.0, apart=False):

@@ -40,7 +40,7 @@ def test_budget_is_the_number_of_attacks_tried(tmp_path):
     short = [stage for stage in seen if "short" in stage.title]
     assert [len(stage.cells) for stage in short] == [4, 4, 2]
     assert len(outcome["trials"]) == 10
-    assert [len(stage.cells) for stage in seen[3:]] == [4, 3 * (1 + FINALISTS)]
+    assert [len(stage.cells) for stage in seen[3:]] == [4, 2 * (1 + FINALISTS)]
 
 
 def test_rungs_are_an_eighth_and_a_half_of_the_full_length(tmp_path):
@@ -64,7 +64,8 @@ def test_score_is_the_worst_mean_over_held_out_seeds_not_the_luckiest(tmp_path):
         figures = {"gaussian": [0.2, 0.9, 0.1], "sign_flip": [0.5, 0.6, 0.7]}
         return figures.get(kind, [0.1, 0.2, 0.3])[experiment.seed - 101]
 
-    outcome, seen = pretend(tiny_plan(), tmp_path, lucky_in_the_search)
+    plan = tiny_plan(budget=9, held_out=(101, 102, 103))
+    outcome, seen = pretend(plan, tmp_path, lucky_in_the_search)
     assert outcome["worst"]["attack"]["kind"] == "sign_flip"
     assert outcome["worst"]["held_out"]["mean"] == pytest.approx(0.6)
     assert outcome["worst"]["held_out"]["seeds"] == {"101": 0.5, "102": 0.6, "103": 0.7}
@@ -122,24 +123,17 @@ def test_killed_and_started_again_it_ends_with_the_same_result(tmp_path, whole):
     process = subprocess.Popen(
         [sys.executable, TESTS / "redteam" / "small.py", killed], env=environment
     )
-    while process.poll() is None and len(list(killed.glob("runs/*/result.json"))) < 6:
+    while process.poll() is None and len(list(killed.glob("runs/*/result.json"))) < 4:
         time.sleep(0.005)
     process.kill()
     process.wait()
     before = {path: path.stat().st_mtime_ns for path in killed.glob("runs/*/result.json")}
-    assert len(before) >= 6
+    assert len(before) >= 4
     assert not (killed / "redteam.json").exists()
     search_here(tiny_plan(), killed)
     for name in ("redteam.json", "worst.toml", "search.json"):
         assert (killed / name).read_bytes() == (whole / name).read_bytes(), name
     assert all(path.stat().st_mtime_ns == when for path, when in before.items())
-
-
-def test_batches_do_not_depend_on_the_order_in_which_runs_end(tmp_path, whole):
-    for stage in stages(tiny_plan(), tmp_path):
-        backwards = dict(reversed(stage.cells.items()))
-        list(engine_here(backwards, tmp_path / "runs"))
-    assert (tmp_path / "redteam.json").read_bytes() == (whole / "redteam.json").read_bytes()
 
 
 def test_worst_experiment_gives_the_score_it_was_found_with(whole):
@@ -161,11 +155,14 @@ def test_printed_command_asks_for_the_same_search():
     assert "--set malicious=2" in tiny_plan().command
 
 
-def test_search_as_a_function_runs_on_an_engine(tmp_path, monkeypatch, whole, capsys):
-    monkeypatch.setattr("secureafl.redteam.search.find_engine", lambda name: engine_here)
+def test_order_in_which_runs_end_does_not_matter(tmp_path, monkeypatch, whole, capsys):
+    def backwards(cells, out, *rest, **more):
+        return engine_here(dict(reversed(cells.items())), out, *rest, **more)
+
+    monkeypatch.setattr("secureafl.redteam.search.find_engine", lambda name: backwards)
     found = search(tiny_plan(), tmp_path)
     assert found.read_bytes() == (whole / "redteam.json").read_bytes()
-    assert "held-out seeds 101, 102, 103" in capsys.readouterr().err
+    assert "held-out seeds 101, 102" in capsys.readouterr().err
 
 
 def test_folder_of_another_search_is_refused_and_kept(tmp_path):

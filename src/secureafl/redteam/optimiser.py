@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import itertools
 import json
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,12 +26,8 @@ class Optimiser:
         self._seen: set[str] = set()
         self._open: list[Any] = []
         self._optuna.logging.set_verbosity(self._optuna.logging.ERROR)
-        with warnings.catch_warnings():
-            # `group` is marked as experimental: settings of one attack are chosen together.
-            warnings.simplefilter("ignore", self._optuna.exceptions.ExperimentalWarning)
-            self._estimator = self._optuna.samplers.TPESampler(
-                seed=seed, multivariate=True, group=True, constant_liar=True
-            )
+        # Settings one by one: chosen together they would need more attacks than a budget has.
+        self._estimator = self._optuna.samplers.TPESampler(seed=seed, multivariate=False)
         self._random = self._optuna.samplers.RandomSampler(seed=seed)
         self._study = self._optuna.create_study(direction="maximize", sampler=self._estimator)
         for attack in list(known_attacks(space))[:known]:

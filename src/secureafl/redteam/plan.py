@@ -62,6 +62,7 @@ class Plan:
         threads = self.base.threads or 1
         base = dataclasses.replace(self.base, attack=NoAttack(), threads=threads)
         object.__setattr__(self, "base", base)
+        self.short(NO_ATTACK)  # its rounds may be too few for what the experiment asks
 
     def _check_malicious(self) -> None:
         share, clients = self.base.malicious, self.base.clients
