@@ -98,10 +98,10 @@ class Plan:
         return self._experiment(attack, seed, 1)
 
     def _experiment(self, attack: Mapping[str, Any], seed: int, divisor: int) -> Experiment:
-        rounds = max(1, self.base.rounds // divisor)
-        return from_mapping(
-            {**to_mapping(self.base), "attack": dict(attack), "seed": seed, "rounds": rounds}
-        )
+        rounds, mapping = max(1, self.base.rounds // divisor), to_mapping(self.base)
+        if divisor > 1:  # only the late evaluations count, and the others cost time
+            mapping["evaluation"] |= {"every": rounds}
+        return from_mapping({**mapping, "attack": dict(attack), "seed": seed, "rounds": rounds})
 
     def to_mapping(self) -> dict[str, Any]:
         """The plan in plain values."""

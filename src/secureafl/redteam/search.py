@@ -9,7 +9,7 @@ ends with the same result.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,6 +52,15 @@ def stages(plan: Plan, out: Path) -> Iterator[Stage]:
     space = find_space(plan.base.task, plan.against == "asr")
     optimiser = Optimiser(space, plan.search_seed, plan.known)
     claim(plan, space, out)
+    trials = yield from _short_runs(plan, out, optimiser)
+    promoted = yield from _longer_runs(plan, out, trials)
+    finalists = yield from _full_runs(plan, out, promoted)
+    later = {trial.number: trial for trial in [*promoted, *finalists]}
+    write_outcome(plan, space, out, [later.get(trial.number, trial) for trial in trials])
+
+
+def _short_runs(plan: Plan, out: Path, optimiser: Optimiser) -> Generator[Stage, None, list[Trial]]:
+    """Every attack on the search's seed, batch by batch; returns them all."""
     trials: list[Trial] = []
     while len(trials) < plan.budget:
         attacks = optimiser.ask(min(plan.batch, plan.budget - len(trials)))
@@ -62,30 +71,41 @@ def stages(plan: Plan, out: Path) -> Iterator[Stage]:
         optimiser.tell(scores)
         found = zip(attacks, scores, strict=True)
         trials += [Trial(number, *one) for number, one in enumerate(found, first)]
+    return trials
+
+
+def _longer_runs(
+    plan: Plan, out: Path, trials: Sequence[Trial]
+) -> Generator[Stage, None, list[Trial]]:
+    """The worst of short runs on another seed; returns them with their new scores."""
     promoted = most_harmful(trials, lambda trial: trial.short, plan.promoted)
+    _require_some(promoted, out)
     title = f"longer runs of the worst {len(promoted)}{_so_far(promoted)}"
     yield Stage(title, {cell_name(t.attack, "longer"): plan.longer(t.attack) for t in promoted})
-    promoted = [t._replace(longer=_score(plan, out, t.attack, "longer")) for t in promoted]
+    return [t._replace(longer=_score(plan, out, t.attack, "longer")) for t in promoted]
+
+
+def _full_runs(
+    plan: Plan, out: Path, promoted: Sequence[Trial]
+) -> Generator[Stage, None, list[Trial]]:
+    """The worst of longer runs, and no attack, on held-out seeds; returns them with scores."""
     finalists = most_harmful(promoted, lambda trial: trial.longer, FINALISTS)
-    if not finalists:
-        raise RunError(f"{out}: no attack could be run; the messages above say why")
-    yield _last_stage(plan, finalists)
-    finalists = [
-        t._replace(held_out=held_out_scores(plan, out, t.attack, plan.against)) for t in finalists
-    ]
-    later = {trial.number: trial for trial in [*promoted, *finalists]}
-    write_outcome(plan, space, out, [later.get(trial.number, trial) for trial in trials])
-
-
-def _last_stage(plan: Plan, finalists: Sequence[Trial]) -> Stage:
-    attacks = [NO_ATTACK, *(trial.attack for trial in finalists)]
+    _require_some(finalists, out)
     cells = {
         cell_name(attack, f"seed{seed}"): plan.full(attack, seed)
         for seed in plan.held_out
-        for attack in attacks
+        for attack in [NO_ATTACK, *(trial.attack for trial in finalists)]
     }
     seeds = ", ".join(map(str, plan.held_out))
-    return Stage(f"the worst {len(finalists)} at full length, held-out seeds {seeds}", cells)
+    yield Stage(f"the worst {len(finalists)} at full length, held-out seeds {seeds}", cells)
+    return [
+        t._replace(held_out=held_out_scores(plan, out, t.attack, plan.against)) for t in finalists
+    ]
+
+
+def _require_some(trials: Sequence[Trial], out: Path) -> None:
+    if not trials:
+        raise RunError(f"{out}: no attack could be run; the messages above say why")
 
 
 def _score(plan: Plan, out: Path, attack: Mapping[str, Any], stage: str) -> float | None:
