@@ -31,7 +31,8 @@ def redteam(
         typer.Argument(help="Experiment to attack; without one, the paper's setting."),
     ] = None,
     malicious: Annotated[
-        float | None, typer.Option(help="Share of malicious clients, at most one half.")
+        float | None,
+        typer.Option(help="Share of malicious clients, up to 0.5; else the file's, or 0.2."),
     ] = None,
     budget: Annotated[int, typer.Option(help="Attacks to try, each in a short run.")] = 200,
     against: Annotated[

@@ -28,7 +28,7 @@ _NOT_SET = frozenset({"seed", "device", "threads", "kernels", "attack.kind"})
 
 # What `--fast` changes: minutes on two cores. It shows how a search works, not what a rule stands.
 _FAST: Mapping[str, Any] = {
-    "rounds": 400,
+    "rounds": 800,
     "clients": 10,
     "root_samples": 20,
     "training.batch_size": 16,
