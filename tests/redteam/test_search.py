@@ -1,6 +1,8 @@
+import itertools
 import json
 import math
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -11,6 +13,8 @@ from redteam.small import BUDGET, engine_here, pretend, search_here, tiny_plan
 from simulation.small import tiny
 
 import secureafl
+from secureafl.cli.given import settings_given
+from secureafl.cli.redteam import _base
 from secureafl.core.errors import ConfigError, RunError
 from secureafl.core.events import EvaluationEvent
 from secureafl.experiment import read_experiment
@@ -150,14 +154,19 @@ def test_worst_experiment_gives_the_score_it_was_found_with(whole):
     assert last.metrics["ter"] == pytest.approx(outcome["worst"]["held_out"]["seeds"][first])
 
 
-def test_printed_command_asks_for_the_same_search():
-    plan = tiny_plan(base={"clients": 8, "malicious": 0.25}, held_out=(5, 6), blind=True)
-    words = plan.command.split()
-    assert words[:5] == ["secureafl", "redteam", "kardam", "--malicious", "0.25"]
-    assert f"--budget {BUDGET} --against error --seeds 5,6 --search-seed 0 --blind" in plan.command
-    assert "--set clients=8" in plan.command
-    assert "seed=" not in plan.command
-    assert "--set malicious=2" in tiny_plan().command
+@pytest.mark.parametrize("malicious", [0.25, 2])
+def test_printed_command_asks_for_the_same_search(malicious):
+    defense = {"kind": "secure_afl", "alpha": 0.7, "aggregator": "trimmed_mean"}
+    base = {"clients": 8, "malicious": malicious, "defense": defense, "seed": 9}
+    plan = tiny_plan(base=base, held_out=(5, 6), search_seed=2, blind=True)
+    _, _, name, *words = shlex.split(plan.command)
+    options = list(itertools.pairwise(words))
+    shares = [float(value) for option, value in options if option == "--malicious"]
+    given = {"malicious": shares[0] if shares else None, "device": "cpu"}
+    changes = settings_given(given, None, [v for option, v in options if option == "--set"])
+    assert Plan(_base(name, None, changes, False), BUDGET, "error", (5, 6), 2, True) == plan
+    wanted = f"--budget {BUDGET} --against error --seeds 5,6 --search-seed 2 --blind"
+    assert wanted in plan.command
 
 
 def test_order_in_which_runs_end_does_not_matter(tmp_path, monkeypatch, whole, capsys):

@@ -41,7 +41,7 @@ _FAST: Mapping[str, Any] = {
 class Plan:
     """A search: which experiment is attacked, how often, and how an attack is scored."""
 
-    base: Experiment  # its attack does not matter
+    base: Experiment  # its attack and its seed do not matter
     budget: int = 200  # attacks that are tried, each in a short run
     against: Against = "error"  # what is to become large: the error, or a backdoor's success rate
     held_out: tuple[int, ...] = (101, 102, 103)  # seeds of the score, never used in the search
@@ -59,9 +59,8 @@ class Plan:
             raise ConfigError(f"seed {which} is used in the search and is not held out; {remedy}")
         self._check_malicious()
         # One thread, as a sweep's cells have: a number from the machine would change the bits.
-        threads = self.base.threads or 1
-        base = dataclasses.replace(self.base, attack=NoAttack(), threads=threads)
-        object.__setattr__(self, "base", base)
+        own = {"attack": NoAttack(), "seed": self.search_seed, "threads": self.base.threads or 1}
+        object.__setattr__(self, "base", dataclasses.replace(self.base, **own))
         self.short(NO_ATTACK)  # its rounds may be too few for what the experiment asks
 
     def _check_malicious(self) -> None:
