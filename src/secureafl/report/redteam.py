@@ -84,13 +84,14 @@ def spelled(attack: Mapping[str, Any]) -> str:
 
 def over_budget(outcome: Mapping[str, Any]) -> Picture:
     """Draw the worst score so far over the attacks tried, and what is left on held-out seeds."""
-    metric = outcome["metric"].upper()
+    metric, on_error = outcome["metric"].upper(), outcome["metric"] != "asr"
+    dotted = "Dotted: the error of full runs without attack. " if on_error else ""
     return Picture(
         "budget.svg",
         f"Worst {metric} against budget",
         "Points: each attack in its short run, on the search's own seed. Line: the worst so far. "
-        "Dashed: the result, the worst mean of full runs on held-out seeds. Dotted: the error of "
-        "full runs without attack. Short runs end earlier, so their level is not the result's.",
+        f"Dashed: the result, the worst mean of full runs on held-out seeds. {dotted}"
+        "Short runs end earlier, so their level is not the result's.",
         f"The worst {metric} found over {len(outcome['trials'])} attacks tried.",
         render((9, 4), lambda figure: _curve(figure, outcome)),
     )
@@ -108,8 +109,10 @@ def _curve(figure: Figure, outcome: Mapping[str, Any]) -> None:
     found = _height(outcome["worst"]["held_out"]["mean"])
     axis.axhline(found, color=VERMILLION, linestyle="--", label="worst on held-out seeds")
     clean = outcome["without_attack"]["mean"]
-    if clean is not None:
+    if clean is not None and outcome["metric"] != "asr":
         axis.axhline(_height(clean), color=GREEN, linestyle=":", label="error without attack")
+    if FAR in [*scores, found]:  # what diverged is cut off, or the others would be one line
+        axis.set_ylim(top=1.1 * max((s for s in scores if s < FAR), default=1.0))
     axis.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     axis.set_xlabel("attacks tried")
     axis.set_ylabel(outcome["metric"].upper())
