@@ -55,7 +55,7 @@ class Cli:
             out, err = process.communicate(timeout=120)
         return subprocess.CompletedProcess(words, process.returncode, out, err)
 
-    def _run_here(self, *words: str) -> tuple[object, str, str]:
+    def run_here(self, *words: str) -> tuple[object, str, str]:
         out, err = io.StringIO(), io.StringIO()
         with (
             contextlib.chdir(self.folder),
@@ -79,7 +79,7 @@ class Cli:
             done = self(*words)
             code, out, err = done.returncode, done.stdout, done.stderr
         else:
-            code, out, err = self._run_here(*map(str, words))
+            code, out, err = self.run_here(*map(str, words))
         assert code != 0, out
         lines = err.strip().splitlines()
         assert len(lines) == 1, err

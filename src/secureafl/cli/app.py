@@ -16,6 +16,9 @@ from secureafl.cli import deploy
 from secureafl.cli.bench import EXAMPLE, bench
 from secureafl.cli.dashboard import EXAMPLE as DASHBOARD_EXAMPLE
 from secureafl.cli.dashboard import dashboard
+from secureafl.cli.given import settings_given
+from secureafl.cli.redteam import EXAMPLE as REDTEAM_EXAMPLE
+from secureafl.cli.redteam import redteam
 from secureafl.cli.reproduce import EXAMPLE as REPRODUCE_EXAMPLE
 from secureafl.cli.reproduce import reproduce
 from secureafl.cli.results import EXAMPLE as RESULTS_EXAMPLE
@@ -131,7 +134,7 @@ def run(
     plain = {"task": task, "defense": defense, "attack": attack}
     plain |= {"rounds": rounds, "clients": clients, "seed": seed}
     plain |= {"device": device, "kernels": kernels}
-    changes = _changes(plain, data_dir, set_)
+    changes = settings_given(plain, data_dir, set_)
     experiment = from_mapping(with_settings(_read(file), changes))
     path = out or _free_folder(Path("runs"), _run_name(experiment))
     _follow(start_run(experiment, path, checkpoint_seconds), quiet, as_json)
@@ -185,7 +188,7 @@ def compare(
 
     plain = {"rounds": rounds, "clients": clients, "seed": seed}
     plain |= {"device": device, "kernels": kernels}
-    changes = _changes(plain, data_dir, set_)
+    changes = settings_given(plain, data_dir, set_)
     cells = cross(_read(file), _words(defenses), _words(attacks), changes)
     name = f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = out or _free_folder(Path("runs"), name)
@@ -222,7 +225,7 @@ def sweep(
 
     grid = read_grid(file)
     grid = grid.with_seeds(parse_seeds(seeds)) if seeds else grid
-    cells = grid.cells(_changes({"rounds": rounds, "device": device}, data_dir, set_))
+    cells = grid.cells(settings_given({"rounds": rounds, "device": device}, data_dir, set_))
     folder = out or Path("runs") / file.stem
     with stoppable("the same command goes on"):
         finished = run_with_progress(
@@ -267,6 +270,7 @@ def list_(
 app.command(epilog=EXAMPLE)(bench)
 app.command(epilog=DASHBOARD_EXAMPLE)(dashboard)
 app.command(epilog=data_sets.EXAMPLE)(data_sets.data)
+app.command(epilog=REDTEAM_EXAMPLE)(redteam)
 app.command(epilog=REPRODUCE_EXAMPLE)(reproduce)
 app.command(epilog=RESULTS_EXAMPLE)(results)
 app.command(epilog=TABLE_EXAMPLE)(table)
@@ -280,22 +284,6 @@ def _read(file: Path | None) -> dict[str, Any]:
     from secureafl.experiment import read_settings
 
     return read_settings(file) if file else {}
-
-
-def _changes(plain: dict[str, Any], data_dir: str | None, set_: list[str] | None) -> dict[str, Any]:
-    """The options of the command line as dotted settings."""
-    from secureafl.toml import parse_value
-
-    changes = {k: str(v) if isinstance(v, StrEnum) else v for k, v in plain.items()}
-    changes = {key: value for key, value in changes.items() if value is not None}
-    if data_dir is not None:
-        changes["task.data_dir"] = data_dir
-    for item in set_ or []:
-        key, equals, text = item.partition("=")
-        if not equals or not key:
-            raise ConfigError(f"--set {item}: give KEY=VALUE, such as defense.alpha=0.7")
-        changes[key.strip()] = parse_value(text)
-    return changes
 
 
 def _follow(recording: Any, quiet: bool, as_json: bool) -> None:

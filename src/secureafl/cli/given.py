@@ -1,0 +1,25 @@
+"""Settings of an experiment that are given on the command line."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from secureafl.core.errors import ConfigError
+from secureafl.toml import parse_value
+
+
+def settings_given(
+    plain: dict[str, Any], data_dir: str | None, set_: list[str] | None
+) -> dict[str, Any]:
+    """The options of the command line as dotted settings."""
+    changes = {k: str(v) if isinstance(v, StrEnum) else v for k, v in plain.items()}
+    changes = {key: value for key, value in changes.items() if value is not None}
+    if data_dir is not None:
+        changes["task.data_dir"] = data_dir
+    for item in set_ or []:
+        key, equals, text = item.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"--set {item}: give KEY=VALUE, such as defense.alpha=0.7")
+        changes[key.strip()] = parse_value(text)
+    return changes

@@ -1,0 +1,1 @@
+"""The search for the attack that harms a defence most."""

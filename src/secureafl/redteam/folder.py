@@ -1,0 +1,71 @@
+"""The folder of a search.
+
+    search.json     what was asked for, written first
+    runs/           a run folder for every run
+    redteam.json    all attacks and their scores, written last
+    worst.toml      the worst attack, as an experiment
+
+What is in it decides what is left to do: a search that was killed goes on from its run folders.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from secureafl.core.errors import RunError
+from secureafl.core.files import put_file
+from secureafl.redteam.optimiser import import_optuna
+from secureafl.redteam.plan import NO_ATTACK, Plan
+from secureafl.redteam.space import Space
+from secureafl.runs.layout import RESULT, read_json, to_json
+
+SEARCH, RUNS, OUTCOME, WORST = "search.json", "runs", "redteam.json", "worst.toml"
+
+
+def claim(plan: Plan, space: Space, out: Path) -> None:
+    """Make the folder of this search; raise if it is that of another, or something else."""
+    # As JSON gives it back: tuples are lists there. Another Optuna might propose other attacks.
+    wanted = json.loads(
+        to_json({**plan.to_mapping(), "space": space, "optuna": import_optuna().__version__})
+    )
+    stored = out / SEARCH
+    if stored.is_file():
+        found = read_json(stored)
+        differ = [key for key in wanted if found.get(key) != wanted[key]]
+        if differ:
+            what = f"holds another search (its {', '.join(differ)} differs)"
+            raise RunError(f"{out}: {what}; choose another --out")
+        return
+    try:
+        if out.exists() and any(out.iterdir()):
+            raise RunError(f"{out}: is in use, and not by a search; choose another --out")
+        out.mkdir(parents=True, exist_ok=True)
+        put_file(stored, to_json(wanted, indent=1).encode())
+    except OSError as error:
+        raise RunError(f"{out}: cannot be written ({error.strerror})") from error
+
+
+def cell_name(attack: Mapping[str, Any], stage: str) -> str:
+    """The name of a run: it follows from the attack, not from when that was proposed."""
+    if attack == NO_ATTACK:
+        return f"none-{stage}"
+    digest = hashlib.sha256(json.dumps(attack, sort_keys=True).encode()).hexdigest()[:10]
+    return f"{attack['kind']}-{digest}-{stage}"
+
+
+def score_of(run: Path, against: str) -> float | None:
+    """How much harm was done in a run; infinite if it diverged, None if it has no result."""
+    if not (run / RESULT).is_file():
+        return None
+    late = read_json(run / RESULT)["metrics"][metric_of(run, against)]["late_mean"]
+    return math.inf if late is None else late
+
+
+def metric_of(run: Path, against: str) -> str:
+    """The metric that is meant: the success rate of a backdoor, or the task's main one."""
+    return "asr" if against == "asr" else next(iter(read_json(run / RESULT)["metrics"]))

@@ -1,0 +1,133 @@
+"""What a search is asked for, and the experiments it consists of."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from secureafl.attacks import NoAttack
+from secureafl.core.errors import ConfigError, require
+from secureafl.core.protocols import Task
+from secureafl.experiment import Experiment, from_mapping, to_mapping
+from secureafl.tasks import FashionMnist
+from secureafl.toml import flatten, write_toml
+
+Against = Literal["error", "asr"]
+
+NO_ATTACK: Mapping[str, Any] = {"kind": "none"}
+
+_SHORT, _LONG = 8, 2  # a run of the first and of the second rung: the full length divided by this
+_PROMOTED = 3  # one attack in so many goes on to the second rung
+FINALISTS = 4  # attacks that are run at full length
+_BATCHES, _LEAST, _MOST = 8, 4, 25  # proposals are asked for in batches; their number and size
+
+# Settings that the command line has options for, or that are a matter of the machine.
+_NOT_SET = frozenset({"seed", "device", "threads", "kernels", "attack.kind"})
+
+# What `--fast` changes: minutes on two cores. It shows how a search works, not what a rule stands.
+_FAST: Mapping[str, Any] = {
+    "rounds": 800,
+    "clients": 10,
+    "root_samples": 20,
+    "training.batch_size": 16,
+    "training.learning_rate": 0.05,
+    "evaluation.late": 2,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A search: which experiment is attacked, how often, and how an attack is scored."""
+
+    base: Experiment  # its attack and its seed do not matter
+    budget: int = 200  # attacks that are tried, each in a short run
+    against: Against = "error"  # what is to become large: the error, or a backdoor's success rate
+    held_out: tuple[int, ...] = (101, 102, 103)  # seeds of the score, never used in the search
+    search_seed: int = 0  # of the optimiser and of short runs; that of longer runs is the next
+    blind: bool = False  # whether it begins at random instead of with the attacks as they come
+
+    def __post_init__(self) -> None:
+        require(self.budget >= 1, "budget", self.budget, "give 1 attack to try, or more")
+        require(bool(self.held_out), "seeds", "", "give one held-out seed or more")
+        require(self.search_seed >= 0, "search-seed", self.search_seed, "give 0 or more")
+        used = sorted({self.search_seed, self.search_seed + 1} & set(self.held_out))
+        if used:
+            which = ", ".join(map(str, used))
+            remedy = "give --seeds or --search-seed others"
+            raise ConfigError(f"seed {which} is used in the search and is not held out; {remedy}")
+        self._check_malicious()
+        # One thread, as a sweep's cells have: a number from the machine would change the bits.
+        own = {"attack": NoAttack(), "seed": self.search_seed, "threads": self.base.threads or 1}
+        object.__setattr__(self, "base", dataclasses.replace(self.base, **own))
+        self.short(NO_ATTACK)  # its rounds may be too few for what the experiment asks
+
+    def _check_malicious(self) -> None:
+        share, clients = self.base.malicious, self.base.clients
+        count = round(share * clients) if isinstance(share, float) else share
+        remedy = f"give a share up to one half that is a client or more of {clients}"
+        require(1 <= count <= clients / 2, "malicious", share, remedy)
+
+    @property
+    def batch(self) -> int:
+        """Attacks that are proposed at a time; not a matter of the machine, it decides results."""
+        return min(_MOST, max(_LEAST, self.budget // _BATCHES))
+
+    @property
+    def known(self) -> int:
+        """How many proposals may be attacks as they come, with their defaults or presets."""
+        return 0 if self.blind else max(1, self.budget // 2)
+
+    @property
+    def promoted(self) -> int:
+        """Attacks that are run longer."""
+        return -(-self.budget // _PROMOTED)
+
+    def short(self, attack: Mapping[str, Any]) -> Experiment:
+        """The run every attack gets."""
+        return self._experiment(attack, self.search_seed, _SHORT)
+
+    def longer(self, attack: Mapping[str, Any]) -> Experiment:
+        """The run of attacks that were among the best in short ones, with another seed."""
+        return self._experiment(attack, self.search_seed + 1, _LONG)
+
+    def full(self, attack: Mapping[str, Any], seed: int) -> Experiment:
+        """A run of full length."""
+        return self._experiment(attack, seed, 1)
+
+    def _experiment(self, attack: Mapping[str, Any], seed: int, divisor: int) -> Experiment:
+        rounds, mapping = max(1, self.base.rounds // divisor), to_mapping(self.base)
+        if divisor > 1:  # only the late evaluations count, and the others cost time
+            mapping["evaluation"] |= {"every": rounds}
+        return from_mapping({**mapping, "attack": dict(attack), "seed": seed, "rounds": rounds})
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The plan in plain values."""
+        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "base"}
+        return {**own, "held_out": list(self.held_out), "base": to_mapping(self.base)}
+
+    @property
+    def command(self) -> str:
+        """The command line that asks for this search."""
+        given = flatten(to_mapping(self.base))
+        defense = str(given.pop("defense.kind"))
+        usual = flatten(to_mapping(from_mapping({"defense": defense})))
+        number = given.pop("malicious")
+        words = ["secureafl", "redteam", defense]
+        words += ["--malicious", str(number)] if isinstance(number, float) else []
+        words += ["--set", f"malicious={number}"] if isinstance(number, int) else []
+        words += ["--budget", str(self.budget), "--against", self.against]
+        words += ["--seeds", ",".join(map(str, self.held_out))]
+        words += ["--search-seed", str(self.search_seed), *["--blind"] * self.blind]
+        for key, value in given.items():
+            if key not in _NOT_SET and (key not in usual or usual[key] != value):
+                text = write_toml({key: value}).strip().partition(" = ")[2]
+                words += ["--set", f"{key}={text}"]
+        return shlex.join(words)
+
+
+def fast_settings(task: Task) -> dict[str, Any]:
+    """What changes in a search that is scaled down."""
+    embedded = {"task.data_dir": "embedded"} if isinstance(task, FashionMnist) else {}
+    return {**_FAST, **embedded}

@@ -1,0 +1,117 @@
+"""The search: many attacks in short runs, the best of them longer, the last few on other seeds.
+
+`stages` yields the runs of each stage and expects them to be done when it is asked for the next;
+what runs them is not its business. All that it learns is in the run folders. So a search that was
+killed is started again from the beginning, finds most runs done, proposes the same attacks, and
+ends with the same result.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from secureafl.core.errors import RunError
+from secureafl.experiment import Experiment
+from secureafl.redteam.folder import OUTCOME, RUNS, cell_name, claim, score_of
+from secureafl.redteam.optimiser import Optimiser
+from secureafl.redteam.outcome import Trial, held_out_scores, most_harmful, write_outcome
+from secureafl.redteam.plan import FINALISTS, NO_ATTACK, Plan
+from secureafl.redteam.space import find_space
+from secureafl.sweep.engines import EngineName, find_engine, run_sweep
+
+
+class Stage(NamedTuple):
+    """Runs that do not depend on each other, for the search's folder of runs."""
+
+    title: str
+    cells: dict[str, Experiment]
+
+
+def search(
+    plan: Plan,
+    out: Path,
+    engine: EngineName = "local",
+    workers: int = 0,
+    checkpoint_seconds: float = 60.0,
+) -> Path:
+    """Search, and return the file with the outcome; the same call goes on after a kill."""
+    run_cells = find_engine(engine)
+    for stage in stages(plan, out):
+        print(stage.title, file=sys.stderr)
+        for update in run_sweep(run_cells, stage.cells, out / RUNS, workers, checkpoint_seconds):
+            if update.state == "failed":
+                print(f"{update.cell} failed: {update.message}", file=sys.stderr)
+    return out / OUTCOME
+
+
+def stages(plan: Plan, out: Path) -> Iterator[Stage]:
+    """Yield the stages of a search; when the last one has run, the outcome is written."""
+    space = find_space(plan.base.task, plan.against == "asr")
+    optimiser = Optimiser(space, plan.search_seed, plan.known)
+    claim(plan, space, out)
+    trials = yield from _short_runs(plan, out, optimiser)
+    promoted = yield from _longer_runs(plan, out, trials)
+    finalists = yield from _full_runs(plan, out, promoted)
+    later = {trial.number: trial for trial in [*promoted, *finalists]}
+    write_outcome(plan, space, out, [later.get(trial.number, trial) for trial in trials])
+
+
+def _short_runs(plan: Plan, out: Path, optimiser: Optimiser) -> Generator[Stage, None, list[Trial]]:
+    """Every attack on the search's seed, batch by batch; returns them all."""
+    trials: list[Trial] = []
+    while len(trials) < plan.budget:
+        attacks = optimiser.ask(min(plan.batch, plan.budget - len(trials)))
+        first, last = len(trials) + 1, len(trials) + len(attacks)
+        title = f"short runs, attacks {first} to {last} of {plan.budget}{_so_far(trials)}"
+        yield Stage(title, {cell_name(a, "short"): plan.short(a) for a in attacks})
+        scores = [_score(plan, out, attack, "short") for attack in attacks]
+        optimiser.tell(scores)
+        found = zip(attacks, scores, strict=True)
+        trials += [Trial(number, *one) for number, one in enumerate(found, first)]
+    return trials
+
+
+def _longer_runs(
+    plan: Plan, out: Path, trials: Sequence[Trial]
+) -> Generator[Stage, None, list[Trial]]:
+    """The worst of short runs on another seed; returns them with their new scores."""
+    promoted = most_harmful(trials, lambda trial: trial.short, plan.promoted)
+    _require_some(promoted, out)
+    title = f"longer runs of the worst {len(promoted)}{_so_far(promoted)}"
+    yield Stage(title, {cell_name(t.attack, "longer"): plan.longer(t.attack) for t in promoted})
+    return [t._replace(longer=_score(plan, out, t.attack, "longer")) for t in promoted]
+
+
+def _full_runs(
+    plan: Plan, out: Path, promoted: Sequence[Trial]
+) -> Generator[Stage, None, list[Trial]]:
+    """The worst of longer runs, and no attack, on held-out seeds; returns them with scores."""
+    finalists = most_harmful(promoted, lambda trial: trial.longer, FINALISTS)
+    _require_some(finalists, out)
+    cells = {
+        cell_name(attack, f"seed{seed}"): plan.full(attack, seed)
+        for seed in plan.held_out
+        for attack in [NO_ATTACK, *(trial.attack for trial in finalists)]
+    }
+    seeds = ", ".join(map(str, plan.held_out))
+    yield Stage(f"the worst {len(finalists)} at full length, held-out seeds {seeds}", cells)
+    return [
+        t._replace(held_out=held_out_scores(plan, out, t.attack, plan.against)) for t in finalists
+    ]
+
+
+def _require_some(trials: Sequence[Trial], out: Path) -> None:
+    if not trials:
+        raise RunError(f"{out}: no attack could be run; the messages above say why")
+
+
+def _score(plan: Plan, out: Path, attack: Mapping[str, Any], stage: str) -> float | None:
+    return score_of(out / RUNS / cell_name(attack, stage), plan.against)
+
+
+def _so_far(trials: Sequence[Trial]) -> str:
+    worst = most_harmful(trials, lambda trial: trial.short, 1)
+    return f"; worst so far {worst[0].short:.3f} by {worst[0].attack['kind']}" if worst else ""

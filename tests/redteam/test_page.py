@@ -1,0 +1,112 @@
+"""The page of a search, and the command that makes both."""
+
+import json
+import sys
+
+import pytest
+from redteam.small import engine_here, search_here, tiny_plan
+
+from secureafl.core.errors import RunError
+from secureafl.experiment import write_experiment
+from secureafl.report.redteam import headline, read_outcome, write_redteam
+
+
+@pytest.fixture(scope="module", params=["error", "asr"])
+def searched(request, tmp_path_factory):
+    out = tmp_path_factory.mktemp(request.param)
+    search_here(tiny_plan(budget=2, against=request.param), out)
+    return out
+
+
+def test_page_names_the_worst_attack_and_all_held_out_figures(searched):
+    outcome = read_outcome(searched / "redteam.json")
+    page = write_redteam(outcome, searched, searched / "report").read_text()
+    text = (searched / "report" / "index.md").read_text()
+    for told in (page, text):
+        assert headline(outcome) in told
+        assert outcome["worst"]["attack"]["kind"] in told
+        assert "seed 102" in told
+        assert "Which parts mattered" in told
+    figure = outcome["worst"]["held_out"]["mean"]
+    assert f"{outcome['metric'].upper()} {figure:.3f}" in headline(outcome)
+    assert f"{outcome['without_attack']['mean']:.3f}" in headline(outcome)
+    assert f"{outcome['worst']['error']['seeds']['102']:.3f}" in text
+
+
+def test_page_has_the_curve_and_the_map_of_trust(searched):
+    outcome = read_outcome(searched / "redteam.json")
+    write_redteam(outcome, searched, searched / "report")
+    names = {path.name for path in (searched / "report").glob("*.svg")}
+    assert "budget.svg" in names
+    assert any(name.startswith("trust-") for name in names)
+
+
+def test_score_that_diverged_is_told_in_words(searched):
+    outcome = read_outcome(searched / "redteam.json")
+    outcome["worst"]["held_out"]["mean"] = outcome["trials"][0]["short"] = "diverged"
+    page = write_redteam(outcome, searched, searched / "diverged")
+    assert "diverged" in headline(outcome)
+    assert headline(outcome) in page.read_text()
+
+
+def test_file_that_is_no_outcome_is_refused(tmp_path):
+    (tmp_path / "redteam.json").write_text(json.dumps({"trials": []}))
+    with pytest.raises(RunError, match="is not the outcome of a search; it lacks 'worst'"):
+        read_outcome(tmp_path / "redteam.json")
+
+
+@pytest.fixture
+def file(cli):
+    (cli.folder / "small.toml").write_text(write_experiment(tiny_plan().base))
+    return cli
+
+
+def test_command_searches_and_makes_the_page(file, monkeypatch):
+    monkeypatch.setattr("secureafl.cli.sweeping.find_engine", lambda name: engine_here)
+    words = ("kardam", "small.toml", "--budget", 2, "--seeds", "101", "--out", "found")
+    code, out, err = file.run_here("redteam", *words)
+    assert code == 0, err
+    assert "kardam, malicious 2: worst TER" in out
+    assert "short runs, attacks 1 to 2 of 2" in err
+    assert {path.name for path in (file.folder / "found").iterdir()} == {
+        "search.json", "redteam.json", "worst.toml", "runs", "report",
+    }  # fmt: skip
+    again = file.run_here("redteam", *words)
+    assert (again[0], again[1]) == (0, out)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("kardan",), "unknown defense 'kardan'; did you mean 'kardam'?"),
+        (("kardam", "--budget", 0), "budget = 0: give 1 attack to try, or more"),
+        (("kardam", "--malicious", 0.6), "malicious = 0.6: give a share up to one half"),
+        (("kardam", "--malicious", 0), "malicious = 0.0: give a share up to one half"),
+        (("kardam", "--seeds", "0-2"), "seed 0, 1 is used in the search and is not held out"),
+        (("kardam", "--seeds", "many"), "seeds 'many': give them as 0-4"),
+        (
+            ("kardam", "--against", "asr", "--set", "task=reference.tiny_task:TinyRegression"),
+            "a backdoor needs classes, and this task has none",
+        ),
+        (("kardam", "--set", "attack_from=20"), "attack_from = 20: give a round from 0 to 3"),
+        (("kardam", "--set", "defense.windo=2"), "none of the cells has it"),
+    ],
+)
+def test_bad_input_is_one_line_and_touches_nothing(file, words, said):
+    defense, *rest = words
+    message = file.refused("redteam", defense, "small.toml", *rest, "--out", "out")
+    assert said in message
+    assert not (file.folder / "out").exists()
+
+
+def test_missing_extra_is_one_line_and_touches_nothing(file, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    message = file.refused("redteam", "kardam", "small.toml", "--out", "out")
+    assert 'redteam needs Optuna; install it with: pip install "secureafl[redteam]"' in message
+    assert not (file.folder / "out").exists()
+
+
+def test_folder_in_use_is_one_line_and_touches_nothing(file):
+    message = file.refused("redteam", "kardam", "small.toml", "--out", ".")
+    assert "is in use, and not by a search; choose another --out" in message
+    assert {path.name for path in file.folder.iterdir()} == {"small.toml", "tiny.toml"}
