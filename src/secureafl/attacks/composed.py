@@ -95,9 +95,9 @@ class Composed(Composition):
         self,
         state: State,
         inputs: Shaped[Tensor, " b *sample"],
-        labels: Shaped[Tensor, " b"],
+        labels: Shaped[Tensor, " b *label"],
         attacker_index: Int[Tensor, ""],
-    ) -> tuple[Shaped[Tensor, " b *sample"], Shaped[Tensor, " b"]]:
+    ) -> tuple[Shaped[Tensor, " b *sample"], Shaped[Tensor, " b *label"]]:
         if self.aim == "label":
             flipped = inputs, state.highest_label - labels
             return poisoned_if(state.poisoning, flipped, (inputs, labels))

@@ -58,9 +58,9 @@ class ComposedBackdoor(TriggerAttack, Composition):
         self,
         state: State,
         inputs: Shaped[Tensor, " b *sample"],
-        labels: Shaped[Tensor, " b"],
+        labels: Shaped[Tensor, " b *label"],
         attacker_index: Int[Tensor, ""],
-    ) -> tuple[Shaped[Tensor, " b *sample"], Shaped[Tensor, " b"]]:
+    ) -> tuple[Shaped[Tensor, " b *sample"], Shaped[Tensor, " b *label"]]:
         poisoned = super().poison_batch(state, inputs, labels, attacker_index)
         return poisoned_if(state.poisoning, poisoned, (inputs, labels))
 

@@ -42,9 +42,9 @@ class LabelFlip:
         self,
         state: State,
         inputs: Shaped[Tensor, " b *sample"],
-        labels: Shaped[Tensor, " b"],
+        labels: Shaped[Tensor, " b *label"],
         attacker_index: Int[Tensor, ""],
-    ) -> tuple[Shaped[Tensor, " b *sample"], Shaped[Tensor, " b"]]:
+    ) -> tuple[Shaped[Tensor, " b *sample"], Shaped[Tensor, " b *label"]]:
         return inputs, state.highest_label - labels
 
     def poison_update(

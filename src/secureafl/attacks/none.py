@@ -25,9 +25,9 @@ class NoAttack:
         self,
         state: tuple[()],
         inputs: Shaped[Tensor, " b *sample"],
-        labels: Shaped[Tensor, " b"],
+        labels: Shaped[Tensor, " b *label"],
         attacker_index: Int[Tensor, ""],
-    ) -> tuple[Shaped[Tensor, " b *sample"], Shaped[Tensor, " b"]]:
+    ) -> tuple[Shaped[Tensor, " b *sample"], Shaped[Tensor, " b *label"]]:
         return inputs, labels
 
     def poison_update(

@@ -72,9 +72,9 @@ class TriggerAttack:
         self,
         state: Any,
         inputs: Shaped[Tensor, " b *sample"],
-        labels: Shaped[Tensor, " b"],
+        labels: Shaped[Tensor, " b *label"],
         attacker_index: Int[Tensor, ""],
-    ) -> tuple[Shaped[Tensor, " b *sample"], Shaped[Tensor, " b"]]:
+    ) -> tuple[Shaped[Tensor, " b *sample"], Shaped[Tensor, " b *label"]]:
         """The first samples, since batches come in random order, with trigger and target label."""
         poisoned = max(1, round(self.poisoned_share * len(labels)))
         stamped = self.stamp_as(state, inputs[:poisoned], attacker_index)
