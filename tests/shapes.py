@@ -4,7 +4,7 @@
 jaxtyping. Here each function is wrapped as its module is imported: arguments and result must fit
 their annotations, a letter must mean one size throughout a call, and the fields of named tuples
 (`Arrival`, `Decision`, a plug-in's `State`) count too. So that the suite hardly slows down, of the
-calls of a function in a test the first few and every 64th of the rest are looked at, and shapes
+calls of a function in a test the first few and every 256th of the rest are looked at, and shapes
 that passed once are not held against the annotations again.
 """
 
@@ -27,7 +27,7 @@ _CHECKED = re.compile(
     r"secureafl\.(core|linalg|kernels|aggregators|estimators|defenses|attacks|runtime)\."
 )
 _SHAPED = re.compile(r"\[(Tensor|np\.ndarray),|\b(State|Notes|Arrival|Decision)\b")
-_FIRST, _EVERY = 16, 64  # calls in a test
+_FIRST, _EVERY = 4, 256  # calls in a test
 _calls: dict[FunctionType, int] = {}
 _CONF = BeartypeConf(is_pep484_tower=True)  # a whole number passes for a float
 

@@ -165,6 +165,7 @@ def test_every_upload_passes_the_filter_of_secure_afl(
             assert not first or float(update.norm()) <= clip_norm * (1 + 1e-6)
 
 
+@pytest.mark.slow
 @given(seed=seeds, alpha=st.sampled_from([0.1, 0.5, 0.8]))
 def test_the_way_to_the_target_is_as_long_as_the_formula_says(seed, alpha):
     stream = Stream(SecureAfl(alpha=alpha), Adaptive(), seed, torch.float64)

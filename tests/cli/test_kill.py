@@ -18,7 +18,7 @@ def _wait_for_growth(path, process):
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("number", [2, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_kills_at_random_moments_change_nothing(cli, number):
     rounds = 1500 if number < 10 else 4000
     words = ("tiny.toml", *SETTINGS, "--quiet", "--checkpoint-seconds", 0.05, "--rounds", rounds)

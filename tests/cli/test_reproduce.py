@@ -10,6 +10,7 @@ CELLS = [f"{d}-{a}-seed0" for d in ("async_sgd", "secure_afl") for a in ("none",
 SMALL = ["--fast", "--methods", "async_sgd,secure_afl", "--attacks", "none,scaling"]
 
 
+@pytest.mark.slow
 def test_main_table_in_small_runs_shows_and_can_be_asked(cli):
     pytest.importorskip("duckdb")
     words = ["reproduce", "main", *SMALL, "--rounds", "5", "--out", "out"]

@@ -23,6 +23,7 @@ def test_compare_runs_all_cells_and_makes_a_page(cli):
         assert "-".join([result["defense"], result["attack"]]) == cell
 
 
+@pytest.mark.slow
 def test_cells_have_the_bits_of_single_runs(cli):
     cli("compare", "tiny.toml", "--defenses", "async_sgd,secure_afl", "--quiet", "--out", "all")
     cli("run", "tiny.toml", "--defense", "secure_afl", "--quiet", "--out", "alone")
@@ -31,6 +32,7 @@ def test_cells_have_the_bits_of_single_runs(cli):
         assert cell.read_bytes() == alone.read_bytes()
 
 
+@pytest.mark.slow
 def test_one_failing_cell_does_not_stop_the_others(cli):
     (cli.folder / "failing.py").write_text(
         "from dataclasses import dataclass\n"
@@ -105,6 +107,7 @@ def test_stopped_comparison_goes_on_and_ends_with_the_same_bits(cli, number):
         assert cell.read_bytes() == alone.read_bytes()
 
 
+@pytest.mark.slow
 def test_cell_whose_worker_was_killed_is_run_again(cli):
     process = cli.start(*LONG, *SETTINGS)
     _wait_for_checkpoints(cli, process)

@@ -79,7 +79,7 @@ def _kill_at_random(cli, words, rng, start_up):
 
 
 @pytest.mark.parametrize(
-    ("kills", "rounds"), [(2, 300), pytest.param(10, 3000, marks=pytest.mark.slow)]
+    ("kills", "rounds"), [(1, 100), pytest.param(10, 3000, marks=pytest.mark.slow)]
 )
 def test_kills_of_everything_lose_nothing_and_repeat_nothing(cli, capsys, kills, rounds):
     (cli.folder / "grid.toml").write_text(GRID.format(rounds=rounds))
