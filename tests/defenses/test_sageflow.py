@@ -28,7 +28,7 @@ def test_streams_agree_with_the_oracle(stream, threshold, slack, exponents):
 
 
 class Logits:
-    """RootData samples whose logits are the model itself: entropy is set by choosing weights."""
+    """Root data whose logits are the model itself: entropy is set by choosing weights."""
 
     labels = torch.tensor([0])
 

@@ -18,7 +18,7 @@ CLIENTS, DIM, RATE = 6, 4, 0.05
 
 
 class TowardsOne:
-    """RootData samples whose gradient tells which model it was taken at."""
+    """Root data whose gradient tells which model it was taken at."""
 
     labels = torch.zeros(1, dtype=torch.int64)
 
