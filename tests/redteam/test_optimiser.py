@@ -45,14 +45,24 @@ def test_where_only_one_attack_is_left_it_is_proposed_again():
 
 
 def test_proposals_follow_the_scores():
-    """Of two attacks that are proposed alike at first, the one that harms is tried more often."""
+    """The settings that harm are tried more often, and those of another attack do not matter."""
     space = {"sign_flip": SPACE["sign_flip"], "gaussian": {"std": Range(0.01, 200.0, log=True)}}
     optimiser = Optimiser(space, 0, known=0)
-    for _ in range(6):
-        attacks = optimiser.ask(5)
-        optimiser.tell([float(attack["kind"] == "gaussian") for attack in attacks])
-    last = [attack["kind"] for attack in optimiser.ask(10)]
-    assert last.count("gaussian") >= 7
+    for _ in range(12):
+        attacks = optimiser.ask(6)
+        optimiser.tell([attack.get("factor", 1e9) for attack in attacks])
+    last = [attack["factor"] for attack in optimiser.ask(40) if "factor" in attack]
+    assert len(last) == 20
+    assert sum(factor > 30 for factor in last) >= 8, "at random it would be 3 or 4"
+
+
+def test_every_second_attack_is_a_composed_one_and_the_others_take_turns():
+    space = find_space(TinyTask(), False)
+    found = [attack["kind"] for attack in Optimiser(space, 0, known=0).ask(60)]
+    others = [kind for kind in space if kind != "composed"]
+    assert found[: 2 * len(others) : 2] == ["composed"] * len(others)
+    assert found[1 : 2 * len(others) : 2] == others
+    assert found.count("label_flip") == 1, "it has no settings, so it is tried once"
 
 
 def test_attack_that_did_not_run_is_passed_over():

@@ -88,7 +88,7 @@ def test_command_searches_and_makes_the_page(file, monkeypatch):
             ("kardam", "--against", "asr", "--set", "task=reference.tiny_task:TinyRegression"),
             "a backdoor needs classes, and this task has none",
         ),
-        (("kardam", "--set", "attack_from=20"), "attack_from = 20: give a round from 0 to 3"),
+        (("kardam", "--set", "attack_from=20"), "attack_from = 20: give a round from 0 to 7"),
         (("kardam", "--set", "defense.windo=2"), "none of the cells has it"),
     ],
 )

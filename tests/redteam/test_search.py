@@ -47,16 +47,16 @@ def test_budget_is_the_number_of_attacks_tried(tmp_path):
     assert [len(stage.cells) for stage in seen[3:]] == [4, 2 * (1 + FINALISTS)]
 
 
-def test_rungs_are_an_eighth_and_a_half_of_the_full_length(tmp_path):
+def test_rungs_are_a_quarter_and_a_half_of_the_full_length(tmp_path):
     _, seen = pretend(tiny_plan(base={"rounds": 80}), tmp_path, lambda n, e: 0.5)
     lengths = [{experiment.rounds for experiment in stage.cells.values()} for stage in seen]
-    assert lengths == [{10}, {10}, {40}, {80}]
+    assert lengths == [{20}, {20}, {40}, {80}]
 
 
 def test_short_runs_are_evaluated_late_only_and_full_ones_as_asked():
     plan = tiny_plan(base={"rounds": 80, "evaluation": {"every": 2, "late": 1}})
     short, full = plan.short({"kind": "none"}), plan.full({"kind": "none"}, 101)
-    assert short.evaluation.rounds(short.rounds) == {0, 10}
+    assert short.evaluation.rounds(short.rounds) == {0, 20}
     assert len(full.evaluation.rounds(full.rounds)) == 41
 
 

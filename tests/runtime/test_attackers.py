@@ -17,17 +17,13 @@ from secureafl.simulation.simulator import Simulation
 ROUNDS = 40
 
 
-# The last four defences came late, and their cells take a minute: `make test-all` runs them.
-LATER = ("norm_clipping", "weighted_ctma", "async_filter", "fl_detector")
-MEETING = [pytest.param(name, marks=[pytest.mark.slow] * (name in LATER)) for name in DEFENSES]
-
-
-@pytest.mark.parametrize("defense", MEETING)
+@pytest.mark.parametrize("rounds", [50, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("defense", DEFENSES)
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_every_attack_meets_every_defence_for_200_rounds(attack, defense):
-    simulation = Simulation(tiny(attack=attack, defense=defense, rounds=200))
-    events = run(simulation, 200)
-    assert sum(isinstance(event, ArrivalEvent) for event in events) == 200
+def test_every_attack_meets_every_defence(attack, defense, rounds):
+    simulation = Simulation(tiny(attack=attack, defense=defense, rounds=rounds))
+    events = run(simulation, rounds)
+    assert sum(isinstance(event, ArrivalEvent) for event in events) == rounds
     assert torch.isfinite(simulation.weights).all()
 
 

@@ -1,7 +1,11 @@
-"""The optimiser that proposes attacks: Optuna's tree-structured Parzen estimator.
+"""The optimiser that proposes attacks: Optuna's tree-structured Parzen estimator, one per attack.
 
-It is asked for a batch, and told the scores of the whole batch in its order. With the same seed
-and the same scores it proposes the same attacks, whoever was computed first.
+Every second proposal is a composed attack, the space in which most others lie; the remaining ones
+take turns. One estimator for all of them would leave that space as soon as some attack does well
+early, and short runs show early harm only.
+
+The optimiser is asked for a batch, and told the scores of the whole batch in its order. With the
+same seed and the same scores it proposes the same attacks, whoever was computed first.
 """
 
 from __future__ import annotations
@@ -9,11 +13,19 @@ from __future__ import annotations
 import importlib
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from secureafl.core.errors import ConfigError
-from secureafl.redteam.space import Dimension, Range, Space, known_attacks, matters, readable
+from secureafl.redteam.space import (
+    COMPOSED,
+    Dimension,
+    Range,
+    Space,
+    known_attacks,
+    matters,
+    readable,
+)
 
 _TRIES = 30  # proposals for one place, while they are attacks that were proposed before
 
@@ -22,16 +34,14 @@ class Optimiser:
     """Proposes attacks, the known ones first; higher scores are more harm."""
 
     def __init__(self, space: Space, seed: int, known: int) -> None:
-        self._space, self._optuna = space, import_optuna()
-        self._seen: set[str] = set()
-        self._open: list[Any] = []
-        self._optuna.logging.set_verbosity(self._optuna.logging.ERROR)
-        # Settings one by one: chosen together they would need more attacks than a budget has.
-        self._estimator = self._optuna.samplers.TPESampler(seed=seed, multivariate=False)
-        self._random = self._optuna.samplers.RandomSampler(seed=seed)
-        self._study = self._optuna.create_study(direction="maximize", sampler=self._estimator)
-        for attack in list(known_attacks(space))[:known]:
-            self._study.enqueue_trial(_parameters(attack))
+        optuna = import_optuna()
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._estimators = {
+            kind: _Estimator(optuna, kind, dimensions, seed) for kind, dimensions in space.items()
+        }
+        self._turns = _turns(list(space))
+        self._known = list(known_attacks(space))[:known]
+        self._open: list[tuple[str, Any]] = []
 
     def ask(self, count: int) -> list[dict[str, Any]]:
         """Propose some attacks, as tables of settings; `tell` must follow."""
@@ -39,19 +49,58 @@ class Optimiser:
 
     def tell(self, scores: Sequence[float | None]) -> None:
         """Take in the scores of the attacks asked for, in their order; None: it did not run."""
-        for trial, score in zip(self._open, scores, strict=True):
-            if score is None:
-                self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
-            else:
-                self._study.tell(trial, score)
+        for (kind, trial), score in zip(self._open, scores, strict=True):
+            self._estimators[kind].tell(trial, score)
         self._open = []
 
     def _propose(self) -> dict[str, Any]:
-        """The next attack; where few are left, one that was proposed before, which is no work.
+        known = self._known.pop(0) if self._known else None
+        kind = known["kind"] if known else self._next_kind()
+        attack, trial = self._estimators[kind].ask(known)
+        self._open.append((kind, trial))
+        return attack
 
-        An attack without settings can be proposed once only, but stays the best if it was. So what
-        comes after a repetition is drawn at random.
+    def _next_kind(self) -> str:
+        """Whose turn it is; attacks that have nothing new to offer pass, unless none has."""
+        if all(estimator.exhausted for estimator in self._estimators.values()):
+            return next(self._turns)
+        return next(kind for kind in self._turns if not self._estimators[kind].exhausted)
+
+
+def _turns(kinds: Sequence[str]) -> Iterator[str]:
+    """Attacks in the order of their turns, for ever: every other one is the composed attack."""
+    composed = [kind for kind in COMPOSED if kind in kinds][:1]
+    for other in itertools.cycle([kind for kind in kinds if kind not in composed] or composed):
+        yield from composed
+        yield other
+
+
+class _Estimator:
+    """Proposes settings of one attack."""
+
+    def __init__(
+        self, optuna: Any, kind: str, dimensions: Mapping[str, Dimension], seed: int
+    ) -> None:
+        self._kind, self._dimensions, self._optuna = kind, dimensions, optuna
+        # Settings one by one: chosen together they would need more attacks than a budget has.
+        self._estimator = optuna.samplers.TPESampler(seed=seed, multivariate=False)
+        self._random = optuna.samplers.RandomSampler(seed=seed)
+        self._study = optuna.create_study(direction="maximize", sampler=self._estimator)
+        self._seen: set[str] = set()
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the attack has no settings and was proposed."""
+        return not self._dimensions and bool(self._seen)
+
+    def ask(self, known: Mapping[str, Any] | None) -> tuple[dict[str, Any], Any]:
+        """The attack that is given, or else a new one, with Optuna's trial to tell about it.
+
+        What comes after a repetition is drawn at random; where all that is tried was proposed
+        before, it is proposed again, which is no work.
         """
+        if known:
+            self._study.enqueue_trial({k: v for k, v in known.items() if k != "kind"})
         for tries in itertools.count(1):
             self._study.sampler = self._estimator if tries == 1 else self._random
             trial = self._study.ask()
@@ -61,23 +110,21 @@ class Optimiser:
                 break
             self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
         self._seen.add(text)
-        self._open.append(trial)
-        return attack
+        return attack, trial
+
+    def tell(self, trial: Any, score: float | None) -> None:
+        """Take in the score of a trial; None: it did not run."""
+        if score is None:
+            self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
+        else:
+            self._study.tell(trial, score)
 
     def _attack(self, trial: Any) -> dict[str, Any]:
-        kind = trial.suggest_categorical("attack", list(self._space))
-        attack = {"kind": kind}
-        for name, dimension in self._space[kind].items():
+        attack = {"kind": self._kind}
+        for name, dimension in self._dimensions.items():
             if matters(name, attack):
-                attack[name] = readable(_suggest(trial, f"{kind}.{name}", dimension))
+                attack[name] = readable(_suggest(trial, name, dimension))
         return attack
-
-
-def _parameters(attack: dict[str, Any]) -> dict[str, Any]:
-    """An attack as Optuna's parameters, which are named after attack and setting."""
-    kind = attack["kind"]
-    settings = {f"{kind}.{name}": value for name, value in attack.items() if name != "kind"}
-    return {"attack": kind, **settings}
 
 
 def _suggest(trial: Any, name: str, dimension: Dimension) -> Any:

@@ -18,8 +18,8 @@ Against = Literal["error", "asr"]
 
 NO_ATTACK: Mapping[str, Any] = {"kind": "none"}
 
-_SHORT, _LONG = 8, 2  # a run of the first and of the second rung: the full length divided by this
-_PROMOTED = 3  # one attack in so many goes on to the second rung
+_SHORT, _LONG = 4, 2  # a run of the first and of the second rung: the full length divided by this
+_PROMOTED = 5  # one attack in so many goes on to the second rung
 FINALISTS = 4  # attacks that are run at full length
 _BATCHES, _LEAST, _MOST = 8, 4, 25  # proposals are asked for in batches; their number and size
 
@@ -82,7 +82,7 @@ class Plan:
     @property
     def promoted(self) -> int:
         """Attacks that are run longer."""
-        return -(-self.budget // _PROMOTED)
+        return max(FINALISTS, -(-self.budget // _PROMOTED))
 
     def short(self, attack: Mapping[str, Any]) -> Experiment:
         """The run every attack gets."""

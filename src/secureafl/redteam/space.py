@@ -66,6 +66,11 @@ CONDITIONS: dict[str, tuple[str, tuple[str, ...]]] = {
 FIXED = frozenset({"target_class", "victim_class", "trigger_side", "masked_classes", "mark"})
 
 
+# The attacks made of parts, in which most others lie; a search spends half of its budget on the
+# first of these that it may use.
+COMPOSED = ("composed", "composed_backdoor")
+
+
 def find_space(task: Task, backdoors_only: bool) -> Space:
     """The attacks that can be mounted on this task, with the settings that are searched."""
     has_classes = not task.load().train_labels.is_floating_point()
