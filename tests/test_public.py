@@ -71,6 +71,7 @@ def test_everything_public_works_without_the_tools_for_types():
 def run_in_examples(cli, *words):
     environment = {**cli.environment, "PYTHONPATH": ""}
     words = ["run", *words, "--rounds", "30", "--clients", "5", "--json", "--quiet"]
+    words += ["--set", "evaluation.every=30", "--set", "evaluation.late=1"]
     words += ["--data-dir", "embedded", "--out", str(cli.folder / "out")]
     done = subprocess.run(
         [sys.executable, "-m", "secureafl", *words],
@@ -84,16 +85,17 @@ def run_in_examples(cli, *words):
     return (cli.folder / "out" / "result.json").read_text()
 
 
-def test_example_defence_loads_from_outside_the_package(cli):
+def test_examples_load_from_outside_the_package_with_settings_and_a_preset(cli):
     words = ["--defense", "my_defense:NormBound", "--set", "defense.factor=3"]
-    result = run_in_examples(cli, *words, "--attack", "gaussian")
+    result = run_in_examples(cli, *words, "--attack", "my_attack:Against@stealth")
     assert '"defense": "my_defense"' in result
-    assert '"norm"' in result, "the loud attack must have been refused"
+    assert '"attack": "my_attack@stealth"' in result
 
 
-def test_example_attack_loads_from_outside_the_package_with_its_preset(cli):
-    words = ["--attack", "my_attack:Against@stealth", "--defense", "async_sgd"]
-    assert '"attack": "my_attack@stealth"' in run_in_examples(cli, *words)
+@pytest.mark.slow
+def test_example_defence_refuses_a_loud_attack(cli):
+    words = ["--defense", "my_defense:NormBound", "--set", "defense.factor=3"]
+    assert '"norm"' in run_in_examples(cli, *words, "--attack", "gaussian")
 
 
 EXAMPLES = ("my_defense.py", "my_attack.py", "my_task.py")

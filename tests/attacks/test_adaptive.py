@@ -140,7 +140,10 @@ class Stream:
         return bool(decision.accepted)
 
 
-@pytest.mark.parametrize("rejected", ["keep", "forget", "reference"])
+@pytest.mark.parametrize(
+    "rejected",
+    ["keep", *(pytest.param(r, marks=pytest.mark.slow) for r in ("forget", "reference"))],
+)
 @given(
     seed=seeds,
     alpha=st.sampled_from([0.05, 0.3, 0.5, 0.8, 0.99, 1.0]),

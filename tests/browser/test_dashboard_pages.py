@@ -35,7 +35,7 @@ def test_everything_is_there_by_sight_and_by_table(serve, open_page, run):
     assert all(picture.get_attribute("aria-label") for picture in pictures)
     page.get_by_text("Figures as a table").first.click()
     rows = page.get_by_role("region", name="TER over rounds, figures").get_by_role("row")
-    assert rows.count() == 1 + 8
+    expect(rows).to_have_count(1 + 8)
     page.get_by_text("Settings", exact=True).click()
     assert page.get_by_text("defense.kind").is_visible()
     assert "refused, the model moved without it" in page.locator("main").inner_text()

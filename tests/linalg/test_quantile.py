@@ -51,7 +51,7 @@ def test_running_quantile_equals_numpy_after_every_value(add, read, level, windo
 
 
 @for_both
-@pytest.mark.parametrize("window", [0, 100, 2000])
+@pytest.mark.parametrize("window", [0, pytest.param(100, marks=pytest.mark.slow), 2000])
 def test_quantile_stays_exact_over_a_long_stream(add, read, window):
     values = np.random.default_rng(0).lognormal(size=2600)
     history, oracle = no_history(window, CPU), LipschitzFilter(0.8, window)
