@@ -64,7 +64,7 @@ def test_the_papers_tables_come_from_their_cells(name, tmp_path):
 
 
 # Newer than those runs; the red team's leaderboard is their page.
-NEWER = {"async_filter", "fl_detector", "norm_clipping", "weighted_ctma"}
+NEWER = {"async_filter", "fl_detector", "norm_clipping", "trust_clipping", "weighted_ctma"}
 
 
 def test_page_of_defences_has_all_of_them():

@@ -7,6 +7,7 @@ every check exists once. A driver that need not wait for a GPU calls `Server.rec
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -104,6 +105,7 @@ class Server(NamedTuple):
     learning_rate: float  # eta
     root_data: RootData | None = None
     samples: Float[Tensor, " n"] | None = None  # of each client, float64, if it counts by them
+    seed: int | None = None  # of what a defence draws and clients must not know; None: the system's
 
     def start(self, weights: Float[Tensor, " d"]) -> ServerState:
         """State before the first arrival."""
@@ -115,7 +117,11 @@ class Server(NamedTuple):
             raise ConfigError(
                 f"client_weighting = 'samples': {name} cannot weigh its clients; {_WEIGHING}"
             )
-        return ServerState(0, weights, self.defense.init(self.num_clients, weights), Ledger())
+        with torch.random.fork_rng(devices=[]):
+            seed = secrets.randbits(63) if self.seed is None else self.seed
+            torch.default_generator.manual_seed(seed)
+            state = self.defense.init(self.num_clients, weights)
+        return ServerState(0, weights, state, Ledger())
 
     def receive(self, state: ServerState, upload: Upload) -> tuple[Decision, ServerState]:
         """One round, at once. Every arrival is a round, whatever becomes of it."""

@@ -15,6 +15,7 @@ from secureafl.defenses.norm_clipping import NormClipping
 from secureafl.defenses.sageflow import Sageflow
 from secureafl.defenses.secure_afl import SecureAfl
 from secureafl.defenses.secure_afl_hardened import SecureAflHardened
+from secureafl.defenses.trust_clipping import TrustClipping
 from secureafl.defenses.weighted_ctma import WeightedCtma
 from secureafl.defenses.zeno_pp import ZenoPp
 
@@ -33,6 +34,7 @@ DEFENSES: dict[str, type[Defense]] = {
     "sageflow": Sageflow,
     "secure_afl": SecureAfl,
     "secure_afl_hardened": SecureAflHardened,
+    "trust_clipping": TrustClipping,
     "weighted_ctma": WeightedCtma,
     "zeno_pp": ZenoPp,
 }

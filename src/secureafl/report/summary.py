@@ -18,6 +18,7 @@ _NAMES = {
     "async_defender": "AsyncDefender",
     "secure_afl": "SecureAFL",
     "secure_afl_hardened": "SecureAFL hardened",
+    "trust_clipping": "Trust clipping",
 }
 
 

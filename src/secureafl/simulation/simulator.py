@@ -17,7 +17,7 @@ from secureafl.core.errors import RunError
 from secureafl.core.events import Event, ForgottenEvent
 from secureafl.core.flat_model import flatten
 from secureafl.core.inactivity import InactivityTracker
-from secureafl.core.random import numpy_generator
+from secureafl.core.random import first_draw, numpy_generator
 from secureafl.core.server import Server, ServerState, Upload, name_state
 from secureafl.core.traits import has_trait
 from secureafl.core.trees import rebuild
@@ -98,7 +98,8 @@ class Simulation:
             held = [len(rows) for rows in self.shards.rows]
             samples = torch.tensor(held, dtype=torch.float64, device=self.device)
         rate = made.training.server_rate
-        self._server = Server(made.defense, made.clients, rate, root_data, samples)
+        seed = first_draw(made.seed, "defense")
+        self._server = Server(made.defense, made.clients, rate, root_data, samples, seed)
         self._state = self._server.start(weights)
         self._inactivity = InactivityTracker(made.forget_after)
         self._start_engine()

@@ -64,7 +64,7 @@ class Driver:
         self.centres = torch.from_numpy(1 + spread * rng.normal(size=(CLIENTS, DIM))).to(dtype)
         self.hessian = torch.from_numpy(rng.uniform(0.5, 2, DIM)).to(dtype)
         root_data = root_data_for(defense, self.hessian, self.centres)
-        self.server = Server(defense, CLIENTS, RATE, root_data)
+        self.server = Server(defense, CLIENTS, RATE, root_data, seed=seed)
         self.state = self.server.start(torch.from_numpy(rng.normal(size=DIM)).to(dtype))
         self.models = [(0, self.state.weights)]  # (version, weights) after each arrival
 

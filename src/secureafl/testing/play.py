@@ -73,7 +73,7 @@ class Play:
         weights, self.hessian, self.centres = random[0], 0.5 + random[1].abs(), random[2:]
         defense = defense or SecureAfl()
         root_data = root_data_for(defense, self.hessian, self.centres)
-        self.server = Server(defense, CLIENTS, RATE, root_data)
+        self.server = Server(defense, CLIENTS, RATE, root_data, seed=7)
         self.server_state = self.server.start(weights)
         self.models = [weights]
         self.malicious = torch.arange(CLIENTS) >= CLIENTS - malicious

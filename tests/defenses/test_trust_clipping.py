@@ -1,0 +1,202 @@
+import numpy as np
+import pytest
+import torch
+from defending import DIM, SideBySide, streams
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference.trust_clipping import TrustClippingServer, group_weights, novelty_weights
+
+from secureafl.core import peers
+from secureafl.core.errors import ConfigError
+from secureafl.core.server import Server, Upload
+from secureafl.core.trees import name_tensors
+from secureafl.defenses import TrustClipping
+
+UNIT = np.full(DIM, DIM**-0.5)
+
+
+def side_by_side(num_clients=7, momentum=0.95):
+    oracle = TrustClippingServer(num_clients, momentum)
+    both = SideBySide(TrustClipping(momentum), num_clients, oracle)
+    both.tolerance = 1e-4  # inverses, and steep slopes after them
+    return both
+
+
+@settings(max_examples=15)
+@given(stream=streams(7, min_size=15, max_size=35), momentum=st.sampled_from([0.0, 0.5, 0.95]))
+def test_streams_agree_with_the_oracle(stream, momentum):
+    side_by_side(momentum=momentum).play(stream)
+
+
+@given(seed=st.integers(0, 2**32 - 1), clients=st.integers(1, 12), dim=st.integers(1, 15))
+def test_weights_agree_with_regressions_client_by_client(seed, clients, dim):
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(clients, dim)) * rng.lognormal(size=(clients, 1))
+    known = rng.random(clients) < 0.8
+    known[0] = True
+    gram, which = torch.from_numpy(rows @ rows.T), torch.from_numpy(known)
+    shown = list(rows[known])
+    for found, expected in (
+        (peers.novelty_weights(gram, which), novelty_weights(shown)),
+        (peers.group_weights(gram, which), group_weights(shown)),
+    ):
+        np.testing.assert_allclose(found[which], expected, rtol=1e-7, atol=1e-9)
+        assert (found[~which] == 0).all()
+
+
+def test_newtons_iteration_gives_the_inverse():
+    """What a GPU computes; the meta device takes its path, so it is called as if it were one."""
+    rows = torch.randn(60, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    rows[20:] = rows[0] / rows[0].norm() * 2  # forty of one mind: the worst condition
+    for ridge in (0.1, 0.3, 1.0):
+        expected = torch.linalg.inv(rows @ rows.T + ridge * torch.eye(60, dtype=torch.float64))
+        found = peers.newton_inverse(
+            rows @ rows.T + ridge * torch.eye(60, dtype=torch.float64), ridge
+        )
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-9 / ridge)
+
+
+def crowd(rng, honest, dim=400):
+    """Honest clients of ten kinds, their usual length, and a direction for others to aim at."""
+    kinds = rng.normal(size=(10, dim))
+    kinds -= kinds.mean(axis=0)
+    rows = kinds[np.arange(honest) % 10] + 0.2 * rng.normal(size=(honest, dim))
+    length = np.linalg.norm(rows, axis=1).mean()
+    return rows, length, rng.normal(size=dim)
+
+
+def unit(rows):
+    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+
+
+def weights_of(rows):
+    gram, known = torch.from_numpy(rows @ rows.T), torch.ones(len(rows), dtype=torch.bool)
+    return (peers.novelty_weights(gram, known) * peers.group_weights(gram, known)).numpy()
+
+
+def test_nobody_loses_where_all_are_honest():
+    rows, _, _ = crowd(np.random.default_rng(1), honest=50)
+    assert (weights_of(rows) > 0.5).all()
+
+
+@pytest.mark.parametrize("malicious", [10, 20])
+@pytest.mark.parametrize("share", [0.5, 0.7, 1.0])
+def test_a_common_aim_under_private_covers_does_not_count(malicious, share):
+    rng = np.random.default_rng(2)
+    rows, length, aim = crowd(rng, 50 - malicious)
+    covers = unit(rng.normal(size=(malicious, rows.shape[1])))
+    lies = length * unit(share * unit(aim) + np.sqrt(1 - share**2) * covers)
+    weights = weights_of(np.vstack([rows, lies]))
+    assert weights[-malicious:].mean() < 0.4
+    assert (weights[:-malicious] > 0.5).mean() >= 0.9
+
+
+def test_clients_that_are_all_unlike_each_other_keep_their_weight():
+    """So do ten clients with a class each: what is usual is taken from the clients themselves."""
+    rows = np.random.default_rng(3).normal(size=(10, 500))
+    assert (weights_of(rows) > 0.5).all()
+
+
+def length_of(decision):
+    return float(torch.linalg.vector_norm(decision.direction))
+
+
+def test_nobody_moves_the_model_before_half_of_the_clients_are_known():
+    both = side_by_side()
+    for client, norm in [(0, 50.0), (0, 9.9e17), (1, 1e10), (2, 1.0)]:
+        decision = both.arrive(client, 0, norm * UNIT)
+        assert not decision.ready
+        assert length_of(decision) == 0
+    assert both.arrive(3, 0, 2 * UNIT).ready
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4, 5, 6], [4, 5, 6, 0, 1, 2, 3]])
+def test_a_minority_cannot_lengthen_a_step_whoever_comes_first(order):
+    """Steps are at most the longest honest upload, twice for stretch and twice for lost trust."""
+    both, rng = side_by_side(), np.random.default_rng(0)
+    for _ in range(8):
+        for client in order:
+            honest = client < 4
+            upload = rng.normal(size=DIM) * (1 if honest else 1e12)
+            if honest:
+                upload /= np.linalg.norm(upload)
+            assert length_of(both.arrive(client, 0, upload)) <= 4 + 1e-9
+
+
+def test_pace_is_no_power():
+    """At thirty times the others' pace a client's steps weigh at most as half as fast again."""
+    both, rng, spent = side_by_side(4), np.random.default_rng(0), [0.0] * 4
+    turns = 8
+    for _ in range(turns):
+        for client in [0] * 30 + [1, 2, 3]:
+            decision = both.arrive(client, 0, UNIT + 0.3 * rng.normal(size=DIM))
+            spent[client] += float(decision.scores["pace"])
+    assert spent[0] <= 1.5 * turns + 5
+    assert min(spent[1:]) == turns
+
+
+def test_uploads_at_usual_paces_are_not_held_up():
+    both, rng = side_by_side(7), np.random.default_rng(0)
+    held = [
+        float(both.arrive(int(client), 0, UNIT + rng.normal(size=DIM)).scores["pace"]) < 0.5
+        for client in rng.integers(7, size=300)
+    ]
+    assert np.mean(held) < 0.03
+
+
+def start(seed, size=139_960, clients=50, **given):
+    server = Server(TrustClipping(**given), clients, 0.01, seed=seed)
+    return server, server.start(torch.zeros(size))
+
+
+def test_state_does_not_grow_with_clients_times_parameters():
+    _, state = start(0)
+    held = sum(t.numel() * t.element_size() for t in name_tensors(state.defense, "").values())
+    assert held <= 4e6, "four vectors per client would be 112 MB"
+
+
+def test_what_is_sketched_with_is_the_seeds_and_else_nobody_knows_it():
+    orders = [start(seed, 1000)[1].defense.sketch.order for seed in (1, 1, 2, None)]
+    assert torch.equal(orders[0], orders[1])
+    assert not torch.equal(orders[0], orders[2])
+    assert not torch.equal(orders[0], orders[3])
+
+
+def test_drawing_a_sketch_leaves_the_processs_random_numbers_alone():
+    before = torch.get_rng_state()
+    start(None, 1000)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_sketched_and_exact_runs_decide_alike():
+    rng = np.random.default_rng(5)
+    kinds = rng.normal(size=(5, 3000))
+    clients = np.arange(400) % 10
+    uploads = kinds[clients % 5] + rng.normal(size=(400, 3000))
+    uploads[clients >= 8] = 3 * kinds.sum(axis=0) + rng.normal(size=(80, 3000))
+    found = []
+    for size in (3000, 1000):
+        server, state = start(0, 3000, 10, sketch_size=size)
+        weights = []
+        for client, upload in zip(clients, uploads, strict=True):
+            state.ledger.lend(state.round, state.weights)
+            update = torch.from_numpy(upload).float()
+            decision, state = server.receive(state, Upload(int(client), state.round, update))
+            weights.append(float(decision.scores["weight"]))
+        found.append(weights[-50:])
+    exact, sketched = np.array(found)
+    lying = clients[-50:] >= 8
+    assert max(exact[lying].max(), sketched[lying].max()) < 0.01
+    assert np.abs(exact - sketched).mean() < 0.1
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"momentum": 1.0}, "momentum = 1.0: give 0 .* to below 1"),
+        ({"sketch_size": 0}, "sketch_size = 0: give 1 number or more"),
+    ],
+)
+def test_settings_that_make_no_sense_are_told(given, message):
+    with pytest.raises(ConfigError, match=message):
+        TrustClipping(**given)

@@ -1,0 +1,134 @@
+"""Trust clipping with lists and loops; every history is a whole vector, nothing is sketched."""
+
+import numpy as np
+from reference.arrivals import Outcome, at_most
+from reference.secure_afl_hardened import curvature_weights, lower_median
+
+
+def ridge_fit(target, others, ridge):
+    """Coefficients of the ridge regression of a vector on others, and what it leaves."""
+    if not others:
+        return np.zeros(0), target @ target
+    matrix = np.array(others).T
+    size = matrix.shape[1]
+    stacked = np.vstack([matrix, np.sqrt(ridge) * np.eye(size)])
+    wanted = np.concatenate([target, np.zeros(size)])
+    found = np.linalg.lstsq(stacked, wanted, rcond=None)[0]
+    return found, np.square(wanted - stacked @ found).sum()
+
+
+def without(vectors, place):
+    return [vector for k, vector in enumerate(vectors) if k != place]
+
+
+def unit(vector):
+    length = np.linalg.norm(vector)
+    return vector / length if length > 1e-15 else 0 * vector
+
+
+def novelty_weights(histories):
+    """4 medians of what the others leave unexplained, over one's own; at most 1."""
+    lengths = [np.linalg.norm(history) for history in histories]
+    median = lower_median(lengths)
+    shown = [h / max(size / 2, median, 1e-30) for h, size in zip(histories, lengths, strict=True)]
+    left = [ridge_fit(h, without(shown, k), 0.1)[1] for k, h in enumerate(shown)]
+    usual = max(0.1, 4 * lower_median(left))
+    return [min(1.0, usual / value) if value > usual else 1.0 for value in left]
+
+
+def group_weights(histories):
+    """Weights from the number of clients that agree with what others confirm of a client."""
+    units = [unit(history) for history in histories]
+    guesses = []
+    for k, direction in enumerate(units):
+        others = without(units, k)
+        found, _ = ridge_fit(direction, others, 1.0)
+        guesses.append(
+            unit(sum((c * o for c, o in zip(found, others, strict=True)), 0 * direction))
+        )
+    weights = [1.0] * len(units)
+    for _ in range(2):
+        centre = sum(w * g for w, g in zip(weights, guesses, strict=True)) / (sum(weights) or 1)
+        moved = [guess - centre for guess in guesses]
+        spread = sum(np.outer(m, m) for m in moved) + 0.3 * np.eye(len(centre))
+        seen = [np.linalg.solve(np.linalg.cholesky(spread), m) for m in moved]
+        seen = [unit(vector) for vector in seen]
+        sizes = [1 + max(1.0, sum(max(0.0, a @ b) for b in seen)) for a in seen]
+        median = lower_median(sizes)
+        relative = [size / median for size in sizes]
+        weights = [
+            max(1.0, size) ** -2 * min(1.0, max(0.0, (1.65 - size) / 0.3)) for size in relative
+        ]
+    return weights
+
+
+class TrustClippingServer:
+    """What it knows of a client is in dictionaries."""
+
+    def __init__(self, num_clients, momentum):
+        self.num_clients, self.momentum = num_clients, momentum
+        self.norms, self.counts, self.last, self.bases, self.histories = {}, {}, {}, {}, {}
+        self.curvature, self.earned, self.mean_weight = {}, [1.0] * num_clients, 1.0
+
+    def receive(self, seen):
+        self.norms[seen.client] = norm = np.linalg.norm(seen.gradient)
+        self._remember(seen, norm)
+        trust = self._trust()[seen.client]
+        pace = self._spend(seen.client)
+        weight = trust * pace
+        self.mean_weight += 0.01 * (weight - self.mean_weight)
+        norms = sorted([*self.norms.values(), *[0.0] * (self.num_clients - len(self.norms))])
+        radius = norms[(self.num_clients - 1) // 2]
+        shorter = sum(min(value, radius) for value in norms)
+        stretch = sum(min(value, 2 * radius) for value in norms) / shorter if shorter else 1.0
+        factor = weight * stretch / max(self.mean_weight, 0.5) * min(norm, radius)
+        scores = {"weight": trust, "pace": pace}
+        moves = weight > 0 and radius > 0
+        accepted = not at_most(
+            weight, np.nextafter(0.5, 0), seen._replace(verdict=not seen.verdict)
+        )
+        return Outcome(accepted, moves, factor * unit(seen.gradient), scores)
+
+    def _remember(self, seen, norm):
+        client, first = seen.client, seen.client not in self.histories
+        clipped = unit(seen.gradient) * min(norm, lower_median(list(self.norms.values())))
+        mine = self.curvature.setdefault(client, {"mean": 0.0, "variance": 0.0, "count": 0})
+        if not first:
+            self._compare(mine, seen.base - self.bases[client], clipped - self.last[client])
+        count = self.counts.get(client, 0)
+        kept = min(count / (count + 1), self.momentum)
+        before = self.histories.get(client, 0 * clipped)
+        self.histories[client] = kept * before + (1 - kept) * clipped
+        self.last[client], self.bases[client], self.counts[client] = clipped, seen.base, count + 1
+
+    def _compare(self, mine, moved, changed):
+        lengths = np.linalg.norm(moved) * np.linalg.norm(changed)
+        if lengths == 0:
+            return
+        rate = max(1 / (mine["count"] + 1), 1 - self.momentum)
+        away = moved @ changed / lengths - mine["mean"]
+        mine["variance"] = (1 - rate) * (mine["variance"] + rate * away**2)
+        mine["mean"] += rate * away
+        mine["count"] += 1
+
+    def _trust(self):
+        clients = sorted(self.histories)
+        stats = [self.curvature[client] for client in clients]
+        curved = curvature_weights(stats, self.momentum, [True] * len(clients))
+        trust = dict.fromkeys(clients, 0.0)
+        left = [client for client, weight in zip(clients, curved, strict=True) if weight > 0]
+        histories = [self.histories[client] for client in left]
+        if left:
+            kinds = (novelty_weights(histories), group_weights(histories))
+            curved = dict(zip(clients, curved, strict=True))
+            for client, *weights in zip(left, *kinds, strict=True):
+                trust[client] = curved[client] * np.prod(weights)
+        return trust
+
+    def _spend(self, client):
+        saved = self.earned[client]
+        spent = min(1.0, saved)
+        others = max(1, len(self.histories) - 1)
+        self.earned = [min(5.0, value + 1.5 / others) for value in self.earned]
+        self.earned[client] = saved - spent
+        return spent
