@@ -197,6 +197,12 @@ def test_printed_command_of_the_worst_attack_runs_it():
     assert from_mapping(with_settings({}, changes)) == plan.full(attack, 102)
 
 
+def test_fast_attackers_are_a_setting_of_the_search():
+    plan = tiny_plan(base={"arrivals": {"kind": "uniform", "malicious_pace": 20.0}})
+    assert "--set arrivals.malicious_pace=20.0" in plan.command
+    assert plan.short({"kind": "sign_flip"}).arrivals.malicious_pace == 20
+
+
 def test_folder_of_the_data_is_no_part_of_what_is_told():
     def told(data_dir):
         plan = Plan(Experiment(task=FashionMnist(data_dir)))
