@@ -88,7 +88,8 @@ def redteam(
 
     plain = {"rounds": rounds, "clients": clients, "device": device}
     changes = settings_given(plain, data_dir, set_)
-    bases = _bases(defense.split(","), _parse_shares(malicious), file, changes, fast)
+    defenses = [word.strip() for word in defense.split(",")]
+    bases = _bases(defenses, _parse_shares(malicious), file, changes, fast)
     rest = (budget, against, tuple(parse_seeds(seeds)), search_seed, blind)
     plans = _in_folders([Plan(base, *rest) for base in bases], out, fast)
     with stoppable("the same command goes on"):
