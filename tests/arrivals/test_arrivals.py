@@ -11,8 +11,10 @@ for_every_model = pytest.mark.parametrize("kind", ARRIVALS)
 JOB_TIMES = ("lognormal", "exponential", "constant")
 
 
-def draw(model, rounds=500, clients=7, seed=0):
-    return model.draw(rounds, clients, np.random.default_rng(seed))
+def draw(model, rounds=500, clients=7, seed=0, malicious=0):
+    """A schedule; the clients with the highest numbers are malicious."""
+    last = np.arange(clients) >= clients - malicious
+    return model.draw(rounds, last, np.random.default_rng(seed))
 
 
 @for_every_model
@@ -111,6 +113,67 @@ def test_setting_out_of_range_is_refused(make):
         make()
 
 
+@for_every_model
+@pytest.mark.parametrize("pace", [0.5, 20])
+@pytest.mark.parametrize("churn", [Churn(), Churn(0.3, 900, 100)], ids=["all there", "churn"])
+def test_malicious_client_uploads_as_many_times_as_often_as_its_pace(kind, pace, churn):
+    own = {"speed_spread": 0.0} if kind == "event_driven" else {}
+    model = ARRIVALS[kind](malicious_pace=pace, churn=churn, **own)
+    count = np.bincount(draw(model, 12_000, malicious=2).client, minlength=7)
+    assert count[5:].mean() / count[:5].mean() == pytest.approx(pace, rel=0.15)
+
+
+@for_every_model
+def test_fast_client_is_given_newer_models(kind):
+    trace = draw(ARRIVALS[kind](malicious_pace=20), 2000, malicious=1)
+    staleness = np.arange(2000) - trace.version
+    mean = staleness[trace.client == 6].mean(), staleness[trace.client < 6].mean()
+    if kind == "event_driven":
+        assert mean[0] < 1 < 10 < mean[1]
+    else:  # there who comes and how stale it is are independent
+        assert mean[0] == pytest.approx(mean[1], abs=1)
+
+
+@for_every_model
+def test_pace_and_head_start_change_nothing_where_nobody_is_malicious(kind):
+    usual, same = draw(ARRIVALS[kind]()), draw(ARRIVALS[kind](malicious_pace=20, malicious_first=2))
+    assert all(np.array_equal(a, b) for a, b in zip(usual, same, strict=True))
+
+
+@for_every_model
+def test_usual_pace_draws_the_usual_schedule_whoever_is_malicious(kind):
+    usual, same = draw(ARRIVALS[kind]()), draw(ARRIVALS[kind](), malicious=3)
+    assert all(np.array_equal(a, b) for a, b in zip(usual, same, strict=True))
+
+
+@for_every_model
+@pytest.mark.parametrize("churn", [Churn(), Churn(0.3, 25, 10)], ids=["all there", "churn"])
+def test_malicious_clients_that_come_first_do_so_in_turns_on_the_newest_model(kind, churn):
+    trace = draw(ARRIVALS[kind](malicious_first=2, churn=churn), 300, malicious=3)
+    assert trace.client[:6].tolist() == [4, 5, 6, 4, 5, 6]
+    assert trace.version[:6].tolist() == list(range(6))
+    usual = draw(ARRIVALS[kind](churn=churn), 294)
+    assert np.array_equal(trace.client[6:], usual.client)
+    assert np.array_equal(trace.version[6:], usual.version + 6)
+    assert (np.diff(trace.time) >= 0).all()
+
+
+@for_every_model
+def test_head_start_ends_with_the_run(kind):
+    trace = draw(ARRIVALS[kind](malicious_first=100), 5, malicious=2)
+    assert trace.client.tolist() == [5, 6, 5, 6, 5]
+    assert len(trace.time) == 5
+
+
+@for_every_model
+@pytest.mark.parametrize(
+    "settings", [{"malicious_pace": v} for v in (0, -1.0, 1001, np.nan)] + [{"malicious_first": -1}]
+)
+def test_pace_or_head_start_out_of_range_is_refused(kind, settings):
+    with pytest.raises(ConfigError, match=rf"{next(iter(settings))} = .*: give"):
+        ARRIVALS[kind](**settings)
+
+
 def spells_of(trace, gap):
     """First and last arrival of each stretch in which a client was silent for at most `gap`."""
     return {
@@ -139,7 +202,7 @@ def test_nobody_answers_to_a_model_of_the_future_when_clients_come_and_go(
 @for_every_model
 def test_without_churn_nothing_more_is_drawn(kind):
     rng, plain = np.random.default_rng(0), np.random.default_rng(0)
-    ARRIVALS[kind]().draw(50, 7, rng)
+    ARRIVALS[kind]().draw(50, np.zeros(7, bool), rng)
     if kind == "uniform":
         plain.integers(7, size=50), plain.integers(np.minimum(np.arange(50), 10) + 1)
     else:

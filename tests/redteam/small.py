@@ -7,7 +7,6 @@ from pathlib import Path
 
 from simulation.small import tiny
 
-from secureafl.redteam.folder import RUNS
 from secureafl.redteam.plan import Plan
 from secureafl.redteam.search import stages
 from secureafl.sweep.cells import unfinished
@@ -32,8 +31,14 @@ def engine_here(cells, out, workers=0, checkpoint_seconds=60.0, apart=False):
 def search_here(plan, out):
     """The whole search, in this process."""
     for stage in stages(plan, out):
-        list(engine_here(stage.cells, out / RUNS))
-    return json.loads((out / "redteam.json").read_text())
+        list(engine_here(stage.cells, stage.folder))
+    return found_in(out)
+
+
+def found_in(out):
+    """What a search found and what it tried."""
+    texts = [(out / name).read_text() for name in ("redteam.json", "trials.json")]
+    return json.loads(texts[0]) | json.loads(texts[1])
 
 
 def pretend(plan, out, score):
@@ -41,17 +46,27 @@ def pretend(plan, out, score):
 
     None: the run failed; infinite: it diverged. Returns the outcome and the stages.
     """
-    seen = []
-    for number, stage in enumerate(stages(plan, out)):
-        seen.append(stage)
+    seen = list(made_up(stages(plan, out), score))
+    return found_in(out), seen
+
+
+def made_up(stages, score):
+    """Yield stages whose runs have got results that are made up."""
+    for number, stage in enumerate(stages):
         for name, experiment in stage.cells.items():
             figure = score(number, experiment)
             if figure is not None:
-                (out / RUNS / name).mkdir(parents=True, exist_ok=True)
-                late = figure if math.isfinite(figure) else None
-                metrics = {metric: {"late_mean": late} for metric in ("ter", "asr")}
-                (out / RUNS / name / "result.json").write_text(json.dumps({"metrics": metrics}))
-    return json.loads((out / "redteam.json").read_text()), seen
+                _write_result(stage.folder / name, figure)
+        yield stage
+
+
+def _write_result(run, figure):
+    run.mkdir(parents=True, exist_ok=True)
+    late = figure if math.isfinite(figure) else None
+    metrics = {metric: {"late_mean": late} for metric in ("ter", "asr")}
+    (run / "result.json").write_text(json.dumps({"metrics": metrics}))
+    session = {"started": "2026-11-16T12:00:00", "device": "NVIDIA H200", "torch": "2"}
+    (run / "provenance.json").write_text(json.dumps({"sessions": [session], "data": "all"}))
 
 
 if __name__ == "__main__":

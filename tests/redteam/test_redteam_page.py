@@ -6,9 +6,15 @@ import sys
 import pytest
 from redteam.small import engine_here, search_here, tiny_plan
 
+from secureafl.cli.redteam import _bases
 from secureafl.core.errors import RunError
 from secureafl.experiment import write_experiment
 from secureafl.report.redteam import headline, read_outcome, write_redteam
+from secureafl.settings import short_name
+
+
+def read(folder):
+    return read_outcome(folder / "redteam.json", folder / "trials.json")
 
 
 @pytest.fixture(scope="module", params=["error", "asr"])
@@ -19,7 +25,7 @@ def searched(request, tmp_path_factory):
 
 
 def test_page_names_the_worst_attack_and_all_held_out_figures(searched):
-    outcome = read_outcome(searched / "redteam.json")
+    outcome = read(searched)
     page = write_redteam(outcome, searched, searched / "report").read_text()
     text = (searched / "report" / "index.md").read_text()
     for told in (page, text):
@@ -34,7 +40,7 @@ def test_page_names_the_worst_attack_and_all_held_out_figures(searched):
 
 
 def test_page_has_the_curve_and_the_map_of_trust(searched):
-    outcome = read_outcome(searched / "redteam.json")
+    outcome = read(searched)
     write_redteam(outcome, searched, searched / "report")
     names = {path.name for path in (searched / "report").glob("*.svg")}
     assert "budget.svg" in names
@@ -42,7 +48,7 @@ def test_page_has_the_curve_and_the_map_of_trust(searched):
 
 
 def test_score_that_diverged_is_told_in_words(searched):
-    outcome = read_outcome(searched / "redteam.json")
+    outcome = read(searched)
     outcome["worst"]["held_out"]["mean"] = outcome["trials"][0]["short"] = "diverged"
     page = write_redteam(outcome, searched, searched / "diverged")
     assert "diverged" in headline(outcome)
@@ -51,8 +57,8 @@ def test_score_that_diverged_is_told_in_words(searched):
 
 def test_file_that_is_no_outcome_is_refused(tmp_path):
     (tmp_path / "redteam.json").write_text(json.dumps({"trials": []}))
-    with pytest.raises(RunError, match="is not the outcome of a search; it lacks 'worst'"):
-        read_outcome(tmp_path / "redteam.json")
+    with pytest.raises(RunError, match=r"redteam\.json: is not of a search; it lacks 'worst'"):
+        read(tmp_path)
 
 
 @pytest.fixture
@@ -69,10 +75,31 @@ def test_command_searches_and_makes_the_page(file, monkeypatch):
     assert "kardam, malicious 2: worst TER" in out
     assert "short runs, attacks 1 to 2 of 2" in err
     assert {path.name for path in (file.folder / "found").iterdir()} == {
-        "search.json", "redteam.json", "worst.toml", "runs", "report",
+        "search.json", "redteam.json", "trials.json", "worst.toml", "runs", "report",
     }  # fmt: skip
     again = file.run_here("redteam", *words)
     assert (again[0], again[1]) == (0, out)
+
+
+def test_command_searches_for_several_defences_side_by_side(file, monkeypatch):
+    monkeypatch.setattr("secureafl.cli.sweeping.find_engine", lambda name: engine_here)
+    words = ("kardam,async_sgd", "small.toml", "--malicious", "0.25", "--budget", 1)
+    code, out, err = file.run_here("redteam", *words, "--seeds", "101", "--out", "found")
+    assert code == 0, err
+    names = ["redteam-tiny_task-kardam-0.25-error", "redteam-tiny_task-async_sgd-0.25-error"]
+    assert sorted(path.name for path in (file.folder / "found").iterdir()) == sorted(names)
+    for name in names:
+        assert f"{name}: short runs, attacks 1 to 1 of 1" in err
+        assert f"{name}/report/index.html" in out
+    assert "kardam, malicious 0.25: worst TER" in out
+
+
+def test_each_defence_is_searched_with_each_share():
+    found = _bases(["kardam", "secure_afl"], [0.2, 0.4], None, {"defense.alpha": 0.7}, True)
+    named = [(short_name(base.defense), base.malicious, base.rounds) for base in found]
+    shares = [(name, share) for share in (0.2, 0.4) for name in ("kardam", "secure_afl")]
+    assert named == [(*one, 800) for one in shares]
+    assert found[1].defense.alpha == 0.7
 
 
 @pytest.mark.parametrize(
@@ -82,6 +109,9 @@ def test_command_searches_and_makes_the_page(file, monkeypatch):
         (("kardam", "--budget", 0), "budget = 0: give 1 attack to try, or more"),
         (("kardam", "--malicious", 0.6), "malicious = 0.6: give a share up to one half"),
         (("kardam", "--malicious", 0), "malicious = 0.0: give a share up to one half"),
+        (("kardam", "--malicious", "0.2,many"), "malicious '0.2,many': give a share as 0.2"),
+        (("kardam,kardam",), "'kardam-none' is named twice; leave one out"),
+        (("kardam", "--malicious", "0.25,0.25"), "two searches would have the same name"),
         (("kardam", "--seeds", "0-2"), "seed 0, 1 is used in the search and is not held out"),
         (("kardam", "--seeds", "many"), "seeds 'many': give them as 0-4"),
         (

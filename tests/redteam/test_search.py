@@ -9,20 +9,29 @@ import time
 from pathlib import Path
 
 import pytest
-from redteam.small import BUDGET, engine_here, pretend, search_here, tiny_plan
+from redteam.small import (
+    BUDGET,
+    engine_here,
+    found_in,
+    made_up,
+    pretend,
+    search_here,
+    tiny_plan,
+)
 from simulation.small import tiny
 
 import secureafl
 from secureafl.cli.given import settings_given
-from secureafl.cli.redteam import _base
+from secureafl.cli.redteam import _bases
 from secureafl.core.errors import ConfigError, RunError
 from secureafl.core.events import EvaluationEvent
-from secureafl.experiment import read_experiment
+from secureafl.experiment import Experiment, from_mapping, read_experiment, with_settings
 from secureafl.redteam.effects import effects_of_attacks, effects_of_parts
 from secureafl.redteam.plan import FINALISTS, Plan
-from secureafl.redteam.search import search, stages
+from secureafl.redteam.search import all_stages, search, search_all, stages
 from secureafl.redteam.space import Range, is_backdoor
 from secureafl.settings import short_name
+from secureafl.tasks import FashionMnist
 
 TESTS = Path(__file__).parents[1]
 
@@ -103,6 +112,12 @@ def test_attack_without_one_of_its_held_out_runs_has_no_score(tmp_path):
     assert outcome["worst"]["held_out"]["mean"] == pytest.approx(0.4)
 
 
+def test_outcome_tells_hardware_and_day_of_its_runs(tmp_path):
+    outcome, _ = pretend(tiny_plan(), tmp_path, lambda n, e: 0.5)
+    assert outcome["origin"]["devices"] == ["NVIDIA H200"]
+    assert outcome["origin"]["days"] == ["2026-11-16"]
+
+
 def test_run_that_diverged_is_the_worst(tmp_path):
     def diverges(number, experiment):
         return math.inf if short_name(experiment.attack) == "gaussian" else 0.9
@@ -140,7 +155,7 @@ def test_killed_and_started_again_it_ends_with_the_same_result(tmp_path, whole):
     assert len(before) >= 4
     assert not (killed / "redteam.json").exists()
     search_here(tiny_plan(), killed)
-    for name in ("redteam.json", "worst.toml", "search.json"):
+    for name in ("redteam.json", "trials.json", "worst.toml", "search.json"):
         assert (killed / name).read_bytes() == (whole / name).read_bytes(), name
     assert all(path.stat().st_mtime_ns == when for path, when in before.items())
 
@@ -161,12 +176,92 @@ def test_printed_command_asks_for_the_same_search(malicious):
     plan = tiny_plan(base=base, held_out=(5, 6), search_seed=2, blind=True)
     _, _, name, *words = shlex.split(plan.command)
     options = list(itertools.pairwise(words))
-    shares = [float(value) for option, value in options if option == "--malicious"]
-    given = {"malicious": shares[0] if shares else None, "device": "cpu"}
-    changes = settings_given(given, None, [v for option, v in options if option == "--set"])
-    assert Plan(_base(name, None, changes, False), BUDGET, "error", (5, 6), 2, True) == plan
+    shares = [float(value) for option, value in options if option == "--malicious"] or [None]
+    given = [value for option, value in options if option == "--set"]
+    (base,) = _bases([name], shares, None, settings_given({"device": "cpu"}, None, given), False)
+    assert Plan(base, BUDGET, "error", (5, 6), 2, True) == plan
     wanted = f"--budget {BUDGET} --against error --seeds 5,6 --search-seed 2 --blind"
     assert wanted in plan.command
+
+
+def test_printed_command_of_the_worst_attack_runs_it():
+    attack = {"kind": "composed", "cover": "own", "share": 0.5, "timing": "early", "period": 3}
+    plan = tiny_plan(base={"defense": {"kind": "secure_afl", "alpha": 0.7}})
+    _, command, *words = shlex.split(plan.run_command(attack, 102))
+    options = list(itertools.pairwise(words))
+    given = {name: value for name, value in options if name in ("--defense", "--attack", "--seed")}
+    assert (command, given.pop("--seed")) == ("run", "102")
+    plain = {name.removeprefix("--"): value for name, value in given.items()}
+    plain |= {"seed": 102, "device": "cpu", "threads": 1}
+    changes = settings_given(plain, None, [value for name, value in options if name == "--set"])
+    assert from_mapping(with_settings({}, changes)) == plan.full(attack, 102)
+
+
+def test_fast_attackers_are_a_setting_of_the_search():
+    plan = tiny_plan(base={"arrivals": {"kind": "uniform", "malicious_pace": 20.0}})
+    assert "--set arrivals.malicious_pace=20.0" in plan.command
+    assert plan.short({"kind": "sign_flip"}).arrivals.malicious_pace == 20
+
+
+def test_folder_of_the_data_is_no_part_of_what_is_told():
+    def told(data_dir):
+        plan = Plan(Experiment(task=FashionMnist(data_dir)))
+        return plan.command, plan.portable()
+
+    assert told("my/folder") == told("")
+    assert "my/folder" in str(Plan(Experiment(task=FashionMnist("my/folder"))).to_mapping())
+    assert "--set task.data_dir=embedded" in told("embedded")[0]
+    assert told("embedded")[1]["base"]["task"]["data_dir"] == "embedded"
+
+
+OUTCOME = ("redteam.json", "trials.json", "worst.toml")
+
+
+def test_searches_side_by_side_end_as_each_does_alone_even_when_stopped(
+    tmp_path, monkeypatch, whole
+):
+    """The second has fewer stages; the first start is stopped among their second ones."""
+    plans = {tmp_path / "a": tiny_plan(), tmp_path / "b": tiny_plan(budget=2, against="asr")}
+    started = []
+
+    def stopped(cells, out, *rest, **more):
+        started.append(list(cells))
+        updates = engine_here(cells, out, *rest, **more)
+        yield from itertools.islice(updates, 3) if len(started) == 2 else updates
+        if len(started) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("secureafl.redteam.search.find_engine", lambda name: stopped)
+    with pytest.raises(KeyboardInterrupt):
+        search_all(plans)
+    done = {path: path.stat().st_mtime_ns for path in tmp_path.glob("?/runs/*/result.json")}
+    assert {path.parts[-4] for path in done} == {"a", "b"}
+    assert search_all(plans) == [tmp_path / "a/redteam.json", tmp_path / "b/redteam.json"]
+    assert all(path.stat().st_mtime_ns == when for path, when in done.items())
+    assert {name.split("/")[0] for name in started[0]} == {"a", "b"}, "in one sweep"
+    search_here(plans[tmp_path / "b"], tmp_path / "alone")
+    for name in OUTCOME:
+        assert (tmp_path / "a" / name).read_bytes() == (whole / name).read_bytes(), name
+        assert (tmp_path / "b" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
+
+
+def test_search_that_cannot_go_on_does_not_stop_the_others(tmp_path):
+    plans = {tmp_path / "a": tiny_plan(base={"defense": "async_sgd"}), tmp_path / "b": tiny_plan()}
+
+    def fails(number, experiment):
+        return None if short_name(experiment.defense) == "async_sgd" else 0.5
+
+    with pytest.raises(RunError, match="a: no attack could be run"):
+        list(made_up(all_stages(plans), fails))
+    assert found_in(tmp_path / "b")["worst"]["held_out"]["mean"] == 0.5
+
+
+def test_nothing_runs_if_one_of_the_folders_is_in_use(tmp_path):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "mine.txt").write_text("mine")
+    with pytest.raises(RunError, match="is in use"):
+        next(all_stages({tmp_path / "a": tiny_plan(), tmp_path / "b": tiny_plan()}))
+    assert not (tmp_path / "a" / "runs").exists()
 
 
 def test_order_in_which_runs_end_does_not_matter(tmp_path, monkeypatch, whole, capsys):

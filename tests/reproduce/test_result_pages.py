@@ -50,7 +50,9 @@ def test_tables_of_a_page_come_from_its_runs(page):
 
 
 def test_all_pages_of_runs_are_among_them():
-    assert {"attacks", "defences", "tasks", "robustness"} <= {page.stem for page in PAGES}
+    assert {"attacks", "defences", "redteam", "tasks", "robustness"} <= {
+        page.stem for page in PAGES
+    }
 
 
 @pytest.mark.parametrize("name", OF_THE_PAPER)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -10,6 +11,7 @@ import typer
 
 from secureafl.cli.given import settings_given
 from secureafl.cli.stopping import stoppable
+from secureafl.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from secureafl.experiment import Experiment
@@ -18,21 +20,29 @@ if TYPE_CHECKING:
 EngineName = Literal["local", "ray", "slurm"]
 EXAMPLE = (
     "Example: secureafl redteam secure_afl_hardened --malicious 0.2 --budget 200, "
-    "or: secureafl redteam my_defense:NormBound --fast"
+    "or: secureafl redteam my_defense:NormBound --fast, "
+    "or several side by side: secureafl redteam norm_clipping,kardam --malicious 0.2,0.4"
 )
 
 
 def redteam(
     defense: Annotated[
-        str, typer.Argument(metavar="DEFENSE", help="Defence to attack, or module:Class.")
+        str,
+        typer.Argument(
+            metavar="DEFENSE",
+            help="Defence to attack, or module:Class; several with commas between: a search each.",
+        ),
     ],
     file: Annotated[
         Path | None,
         typer.Argument(help="Experiment to attack; without one, the paper's setting."),
     ] = None,
     malicious: Annotated[
-        float | None,
-        typer.Option(help="Share of malicious clients, up to 0.5; else the file's, or 0.2."),
+        str | None,
+        typer.Option(
+            help="Share of malicious clients, up to 0.5; else the file's, or 0.2. Several with "
+            "commas between: a search each."
+        ),
     ] = None,
     budget: Annotated[int, typer.Option(help="Attacks to try, each in a short run.")] = 200,
     against: Annotated[
@@ -65,7 +75,7 @@ def redteam(
     ] = 0,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder of the search; one begun before is gone on with."),
+        typer.Option(help="Folder of the search, or of several; one begun before is gone on with."),
     ] = None,
     checkpoint_seconds: Annotated[
         float, typer.Option(min=0, help="Save a checkpoint of each run this often.")
@@ -76,27 +86,58 @@ def redteam(
     from secureafl.redteam.plan import Plan
     from secureafl.sweep.grid import parse_seeds
 
-    plain = {"rounds": rounds, "clients": clients, "malicious": malicious, "device": device}
-    base = _base(defense, file, settings_given(plain, data_dir, set_), fast)
-    plan = Plan(base, budget, against, tuple(parse_seeds(seeds)), search_seed, blind)
-    folder = out or Path("runs") / "-".join(_name_parts(plan, fast))
+    plain = {"rounds": rounds, "clients": clients, "device": device}
+    changes = settings_given(plain, data_dir, set_)
+    defenses = [word.strip() for word in defense.split(",")]
+    bases = _bases(defenses, _parse_shares(malicious), file, changes, fast)
+    rest = (budget, against, tuple(parse_seeds(seeds)), search_seed, blind)
+    plans = _in_folders([Plan(base, *rest) for base in bases], out, fast)
     with stoppable("the same command goes on"):
-        _search(plan, folder, engine, workers, checkpoint_seconds, quiet)
-    _write_page(folder, quiet)
+        _search(plans, engine, workers, checkpoint_seconds, quiet)
+    for folder in plans:
+        _write_page(folder, quiet)
 
 
-def _base(defense: str, file: Path | None, changes: dict[str, Any], fast: bool) -> Experiment:
-    """The experiment that is attacked; a file's settings of the same defence stay."""
+def _parse_shares(text: str | None) -> list[float | None]:
+    """The shares of malicious clients as given: `0.2`, or `0.2,0.4`; None: the file's own."""
+    try:
+        return [None] if text is None else [float(word) for word in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"malicious '{text}': give a share as 0.2, or some as 0.2,0.4") from None
+
+
+def _bases(
+    defenses: Sequence[str],
+    shares: Sequence[float | None],
+    file: Path | None,
+    changes: Mapping[str, Any],
+    fast: bool,
+) -> list[Experiment]:
+    """The experiments that are attacked; a file's settings of the same defence stay."""
     from secureafl.experiment import read_settings
     from secureafl.redteam.plan import fast_settings
     from secureafl.sweep.grid import cross
 
     values = read_settings(file) if file else {}
-    (base,) = cross(values, [defense], ["none"], changes).values()
-    if fast:
-        changes = fast_settings(base.task) | changes
-        (base,) = cross(values, [defense], ["none"], changes).values()
-    return base
+    found: list[Experiment] = []
+    for share in shares:
+        wanted = {**changes} if share is None else {**changes, "malicious": share}
+        bases = list(cross(values, defenses, ["none"], wanted).values())
+        if fast:
+            scaled_down = fast_settings(bases[0].task) | wanted
+            bases = list(cross(values, defenses, ["none"], scaled_down).values())
+        found += bases
+    return found
+
+
+def _in_folders(plans: Sequence[Plan], out: Path | None, fast: bool) -> dict[Path, Plan]:
+    """The folder of each search: `out` itself if there is one search, else one in it."""
+    if out and len(plans) == 1:
+        return {out: plans[0]}
+    found = {(out or Path("runs")) / "-".join(_name_parts(plan, fast)): plan for plan in plans}
+    if len(found) < len(plans):
+        raise ConfigError("two searches would have the same name; ask for one of them alone")
+    return found
 
 
 def _name_parts(plan: Plan, fast: bool) -> list[str]:
@@ -108,28 +149,26 @@ def _name_parts(plan: Plan, fast: bool) -> list[str]:
 
 
 def _search(
-    plan: Plan,
-    folder: Path,
+    plans: Mapping[Path, Plan],
     engine: EngineName,
     workers: int,
     checkpoint_seconds: float,
     quiet: bool,
 ) -> None:
     from secureafl.cli.sweeping import run_with_progress
-    from secureafl.redteam.folder import RUNS
-    from secureafl.redteam.search import stages
+    from secureafl.redteam.search import all_stages
 
-    for stage in stages(plan, folder):
+    for stage in all_stages(plans):
         if not quiet:
             print(stage.title, file=sys.stderr)
-        run_with_progress(stage.cells, folder / RUNS, engine, workers, checkpoint_seconds, quiet)
+        run_with_progress(stage.cells, stage.folder, engine, workers, checkpoint_seconds, quiet)
 
 
 def _write_page(folder: Path, quiet: bool) -> None:
-    from secureafl.redteam.folder import OUTCOME, WORST
+    from secureafl.redteam.folder import OUTCOME, TRIALS, WORST
     from secureafl.report.redteam import headline, read_outcome, write_redteam
 
-    outcome = read_outcome(folder / OUTCOME)
+    outcome = read_outcome(folder / OUTCOME, folder / TRIALS)
     page = write_redteam(outcome, folder, folder / "report")
     if not quiet:
         print(headline(outcome))

@@ -14,10 +14,14 @@ from secureafl.core.errors import ConfigError, RunError
 
 EXAMPLE = (
     "Example: secureafl table runs/attacks --rows attack=none,sign_flip --columns defense --paper; "
-    "or: secureafl table docs/results/attacks.md"
+    "or: secureafl table docs/results/attacks.md; "
+    "or: secureafl table runs/redteam-*/redteam.json --show searches"
 )
 _TABLE = re.compile(r"(<!-- secureafl table\s(.*?)-->\n).*?(<!-- end of table -->)", re.DOTALL)
 _PAGE = ".md"
+Show = Literal[
+    "figures", "accepted", "malicious", "steps", "origin", "worst-error", "worst-asr", "searches"
+]
 
 
 def table(
@@ -42,11 +46,13 @@ def table(
         typer.Option(metavar="SETTING[=VALUES]", help="What the columns are. Default: defense."),
     ] = None,
     show: Annotated[
-        Literal["figures", "accepted", "malicious", "steps", "origin"],
+        Show,
         typer.Option(
             help="What a cell shows: mean ± deviation over seeds of every metric; accepted shares "
             "of honest and malicious uploads, or of malicious ones; model steps. Or, in one line "
-            "for each row: seeds, hardware, versions, days and data."
+            "for each row: seeds, hardware, versions, days and data. Of outcomes of 'secureafl "
+            "redteam' in place of runs: the worst found for every defence and share of malicious "
+            "clients, or the searches one by one."
         ),
     ] = "figures",
     paper: Annotated[
@@ -76,14 +82,29 @@ def _make(
     sources: list[Path],
     rows: list[str] | None,
     columns: list[str] | None,
-    show: Literal["figures", "accepted", "malicious", "steps", "origin"],
+    show: Show,
     paper: bool,
 ) -> str:
+    if show in ("worst-error", "worst-asr", "searches"):
+        if rows or columns or paper:
+            raise ConfigError(f"--show {show}: leave out --rows, --columns and --paper")
+        return _make_of_searches(sources, show)
     from secureafl.report.table import make_table, parse_axis, read_sources
 
     down = list(map(parse_axis, rows or ([] if show == "origin" else ["attack"])))
     across = list(map(parse_axis, columns or ["defense"]))
     return make_table(read_sources(sources, place), down, across, show, paper)
+
+
+def _make_of_searches(sources: list[Path], show: Show) -> str:
+    from secureafl.defenses import DEFENSES
+    from secureafl.redteam.entries import read_entries
+    from secureafl.report.leaderboard import make_leaderboard, make_searches
+
+    entries = read_entries(sources)
+    if show == "searches":
+        return make_searches(entries, DEFENSES)
+    return make_leaderboard(entries, DEFENSES, show.removeprefix("worst-"))
 
 
 def _fill(page: Path, place: Path, check: bool) -> bool:

@@ -263,6 +263,6 @@ class ArrivalModel(Protocol):
     True
     """
 
-    def draw(self, rounds: int, num_clients: int, rng: np.random.Generator) -> Any:
-        """The whole schedule (`arrivals.trace.Trace`)."""
+    def draw(self, rounds: int, malicious: Bool[np.ndarray, " n"], rng: np.random.Generator) -> Any:
+        """The whole schedule (`arrivals.trace.Trace`); `malicious` says which clients are."""
         ...

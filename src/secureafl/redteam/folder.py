@@ -2,7 +2,8 @@
 
     search.json     what was asked for, written first
     runs/           a run folder for every run
-    redteam.json    all attacks and their scores, written last
+    trials.json     all attacks and their scores, and which parts mattered
+    redteam.json    the worst attack and its score, written last; small enough to be kept for good
     worst.toml      the worst attack, as an experiment
 
 What is in it decides what is left to do: a search that was killed goes on from its run folders.
@@ -24,7 +25,8 @@ from secureafl.redteam.plan import NO_ATTACK, Plan
 from secureafl.redteam.space import Space
 from secureafl.runs.layout import RESULT, read_json, to_json
 
-SEARCH, RUNS, OUTCOME, WORST = "search.json", "runs", "redteam.json", "worst.toml"
+SEARCH, RUNS, TRIALS, OUTCOME = "search.json", "runs", "trials.json", "redteam.json"
+WORST = "worst.toml"
 
 
 def claim(plan: Plan, space: Space, out: Path) -> None:

@@ -16,10 +16,19 @@ from secureafl.core.errors import RunError
 from secureafl.core.files import put_file
 from secureafl.experiment import write_experiment
 from secureafl.redteam.effects import effects_of_attacks, effects_of_parts
-from secureafl.redteam.folder import OUTCOME, RUNS, WORST, cell_name, metric_of, score_of
+from secureafl.redteam.folder import (
+    OUTCOME,
+    RUNS,
+    TRIALS,
+    WORST,
+    cell_name,
+    metric_of,
+    score_of,
+)
 from secureafl.redteam.plan import NO_ATTACK, Plan
 from secureafl.redteam.space import Space
 from secureafl.runs.layout import to_json
+from secureafl.runs.origin import origin_of
 
 BySeed = Mapping[int, float | None]
 
@@ -55,34 +64,58 @@ def most_harmful(
 
 
 def write_outcome(plan: Plan, space: Space, out: Path, trials: Sequence[Trial]) -> None:
-    """Write `redteam.json` and the worst attack as an experiment."""
+    """Write what was tried, the worst attack as an experiment, and at last the outcome."""
     best = most_harmful(trials, lambda trial: trial.mean, 1)
     if not best:
         raise RunError(f"{out}: no attack has a run of full length for each held-out seed")
-    worst, first = best[0], plan.held_out[0]
-    run = f"{RUNS}/{cell_name(worst.attack, f'seed{first}')}"
-    scored = [(trial.attack, trial.short) for trial in trials if trial.short is not None]
-    outcome = {
+    worst = best[0]
+    experiment = plan.full(worst.attack, plan.held_out[0])
+    _write_json(out / TRIALS, _tried(space, trials, worst.attack["kind"]))
+    put_file(out / WORST, write_experiment(experiment).encode())
+    _write_json(out / OUTCOME, _outcome(plan, out, worst))
+
+
+def _outcome(plan: Plan, out: Path, worst: Trial) -> dict[str, Any]:
+    first, attacks = plan.held_out[0], (worst.attack, NO_ATTACK)
+    runs = [run for attack in attacks for run in held_out_runs(plan, out, attack).values()]
+    origin = origin_of(runs)._asdict()
+    del origin["hours"]  # it would tell a search that was killed from one that was not
+    return {
         "command": plan.command,
-        "metric": metric_of(out / run, plan.against),
+        "metric": metric_of(runs[0], plan.against),
         "without_attack": _figures(held_out_scores(plan, out, NO_ATTACK, "error")),
         "worst": {
             **_described(worst),
             "error": _figures(held_out_scores(plan, out, worst.attack, "error")),
-            "run": run,
+            "run": f"{RUNS}/{runs[0].name}",
+            "command": plan.run_command(worst.attack, first),
         },
+        "origin": origin,
+        "plan": plan.portable(),
+    }
+
+
+def _tried(space: Space, trials: Sequence[Trial], worst: str) -> dict[str, Any]:
+    scored = [(trial.attack, trial.short) for trial in trials if trial.short is not None]
+    return {
         "by_attack": effects_of_attacks(scored),
-        "by_part": effects_of_parts(scored, worst.attack["kind"], space),
-        "plan": plan.to_mapping(),
+        "by_part": effects_of_parts(scored, worst, space),
         "trials": [_described(trial) for trial in trials],
     }
-    put_file(out / WORST, write_experiment(plan.full(worst.attack, first)).encode())
-    put_file(out / OUTCOME, to_json(_plain(outcome), indent=1).encode())
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    put_file(path, to_json(_plain(value), indent=1).encode())
+
+
+def held_out_runs(plan: Plan, out: Path, attack: Mapping[str, Any]) -> dict[int, Path]:
+    """The folders of an attack's runs at full length, by seed."""
+    return {seed: out / RUNS / cell_name(attack, f"seed{seed}") for seed in plan.held_out}
 
 
 def held_out_scores(plan: Plan, out: Path, attack: Mapping[str, Any], against: str) -> BySeed:
     """The scores of an attack's runs at full length."""
-    runs = {seed: out / RUNS / cell_name(attack, f"seed{seed}") for seed in plan.held_out}
+    runs = held_out_runs(plan, out, attack)
     return {seed: score_of(run, against) for seed, run in runs.items()}
 
 

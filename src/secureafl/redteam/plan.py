@@ -12,7 +12,7 @@ from secureafl.core.errors import ConfigError, require
 from secureafl.core.protocols import Task
 from secureafl.experiment import Experiment, from_mapping, to_mapping
 from secureafl.tasks import FashionMnist
-from secureafl.toml import flatten, write_toml
+from secureafl.toml import flatten, parse_value, write_toml
 
 Against = Literal["error", "asr"]
 
@@ -23,8 +23,11 @@ _PROMOTED = 5  # one attack in so many goes on to the second rung
 FINALISTS = 4  # attacks that are run at full length
 _BATCHES, _LEAST, _MOST = 8, 4, 25  # proposals are asked for in batches; their number and size
 
-# Settings that the command line has options for, or that are a matter of the machine.
-_NOT_SET = frozenset({"seed", "device", "threads", "kernels", "attack.kind"})
+# Settings that the command line has other words for, or that are a matter of the machine.
+_NOT_SET = frozenset(
+    {"seed", "malicious", "device", "threads", "kernels", "attack.kind", "defense.kind"}
+)
+_EMBEDDED = "embedded"  # as the folder of Fashion-MNIST: the slice in the package
 
 # What `--fast` changes: minutes on two cores. It shows how a search works, not what a rule stands.
 _FAST: Mapping[str, Any] = {
@@ -107,27 +110,67 @@ class Plan:
         own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "base"}
         return {**own, "held_out": list(self.held_out), "base": to_mapping(self.base)}
 
+    def portable(self) -> dict[str, Any]:
+        """The same without the folder in which this machine has its data."""
+        mapping = self.to_mapping()
+        return {**mapping, "base": _without_folder(mapping["base"])}
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The settings in which the experiment differs from the paper's with that defence."""
+        given = flatten(_without_folder(to_mapping(self.base)))
+        usual = flatten(to_mapping(from_mapping({"defense": given["defense.kind"]})))
+        return {
+            key: value
+            for key, value in given.items()
+            if key not in _NOT_SET and (key not in usual or usual[key] != value)
+        }
+
     @property
     def command(self) -> str:
         """The command line that asks for this search."""
-        given = flatten(to_mapping(self.base))
-        defense = str(given.pop("defense.kind"))
-        usual = flatten(to_mapping(from_mapping({"defense": defense})))
-        number = given.pop("malicious")
-        words = ["secureafl", "redteam", defense]
+        number = self.base.malicious
+        words = ["secureafl", "redteam", self._defense]
         words += ["--malicious", str(number)] if isinstance(number, float) else []
-        words += ["--set", f"malicious={number}"] if isinstance(number, int) else []
+        words += _set({"malicious": number}) if isinstance(number, int) else []
         words += ["--budget", str(self.budget), "--against", self.against]
         words += ["--seeds", ",".join(map(str, self.held_out))]
         words += ["--search-seed", str(self.search_seed), *["--blind"] * self.blind]
-        for key, value in given.items():
-            if key not in _NOT_SET and (key not in usual or usual[key] != value):
-                text = write_toml({key: value}).strip().partition(" = ")[2]
-                words += ["--set", f"{key}={text}"]
-        return shlex.join(words)
+        return shlex.join([*words, *_set(self.changes)])
+
+    def run_command(self, attack: Mapping[str, Any], seed: int) -> str:
+        """The command line that runs one attack at full length."""
+        words = ["secureafl", "run", "--defense", self._defense]
+        words += ["--attack", attack["kind"], "--seed", str(seed)]
+        own = {f"attack.{name}": value for name, value in attack.items() if name != "kind"}
+        changes = {"malicious": self.base.malicious, **self.changes, **own}
+        return shlex.join([*words, *_set(changes)])
+
+    @property
+    def _defense(self) -> str:
+        return to_mapping(self.base)["defense"]["kind"]
+
+
+def _without_folder(mapping: dict[str, Any]) -> dict[str, Any]:
+    """The settings of an experiment without the folder of its data; the slice has none."""
+    task = mapping["task"]
+    kept = {k: v for k, v in task.items() if k != "data_dir" or v == _EMBEDDED}
+    return {**mapping, "task": kept}
+
+
+def _set(values: Mapping[str, Any]) -> list[str]:
+    """Settings as words of a command line."""
+    return [word for key, value in values.items() for word in ("--set", f"{key}={_text(value)}")]
+
+
+def _text(value: Any) -> str:
+    """A value as a command line may have it; a text needs no quotes unless it looks like more."""
+    if isinstance(value, str) and value.isidentifier() and parse_value(value) == value:
+        return value
+    return write_toml({"value": value}).strip().partition(" = ")[2]
 
 
 def fast_settings(task: Task) -> dict[str, Any]:
     """What changes in a search that is scaled down."""
-    embedded = {"task.data_dir": "embedded"} if isinstance(task, FashionMnist) else {}
+    embedded = {"task.data_dir": _EMBEDDED} if isinstance(task, FashionMnist) else {}
     return {**_FAST, **embedded}

@@ -4,10 +4,14 @@
 what runs them is not its business. All that it learns is in the run folders. So a search that was
 killed is started again from the beginning, finds most runs done, proposes the same attacks, and
 ends with the same result.
+
+Several searches advance together (`all_stages`): a stage ends when its slowest run does, so one
+search alone leaves a GPU idle for much of its time.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,9 +28,10 @@ from secureafl.sweep.engines import EngineName, find_engine, run_sweep
 
 
 class Stage(NamedTuple):
-    """Runs that do not depend on each other, for the search's folder of runs."""
+    """Runs that do not depend on each other."""
 
     title: str
+    folder: Path  # in which each has a folder of its name
     cells: dict[str, Experiment]
 
 
@@ -38,13 +43,61 @@ def search(
     checkpoint_seconds: float = 60.0,
 ) -> Path:
     """Search, and return the file with the outcome; the same call goes on after a kill."""
+    return search_all({out: plan}, engine, workers, checkpoint_seconds)[0]
+
+
+def search_all(
+    plans: Mapping[Path, Plan],
+    engine: EngineName = "local",
+    workers: int = 0,
+    checkpoint_seconds: float = 60.0,
+) -> list[Path]:
+    """Several searches side by side, each in its folder, with the result it has alone."""
     run_cells = find_engine(engine)
-    for stage in stages(plan, out):
+    for stage in all_stages(plans):
         print(stage.title, file=sys.stderr)
-        for update in run_sweep(run_cells, stage.cells, out / RUNS, workers, checkpoint_seconds):
+        for update in run_sweep(run_cells, stage.cells, stage.folder, workers, checkpoint_seconds):
             if update.state == "failed":
                 print(f"{update.cell} failed: {update.message}", file=sys.stderr)
-    return out / OUTCOME
+    return [out / OUTCOME for out in plans]
+
+
+def all_stages(plans: Mapping[Path, Plan]) -> Iterator[Stage]:
+    """Yield stages of searches that advance together: each is one stage of every search.
+
+    A search that cannot go on does not stop the others; it is an error when they have ended.
+    """
+    searches = {out: stages(plan, out) for out, plan in plans.items()}
+    failures: list[str] = []
+    current = {out: next(one) for out, one in searches.items()}  # an error here: nothing has run
+    while current:
+        yield _merged(current, with_names=len(plans) > 1)
+        found = {out: _advance(one, failures) for out, one in searches.items()}
+        current = {out: stage for out, stage in found.items() if stage}
+    if failures:
+        raise RunError("; ".join(failures))
+
+
+def _advance(search: Iterator[Stage], failures: list[str]) -> Stage | None:
+    """The next stage of a search; None if it has ended or cannot go on."""
+    try:
+        return next(search, None)
+    except RunError as error:
+        failures.append(str(error))
+        return None
+
+
+def _merged(current: Mapping[Path, Stage], with_names: bool) -> Stage:
+    """One stage of the stages of several searches; their runs stay where they are."""
+    titles = [f"{out.name}: {s.title}" if with_names else s.title for out, s in current.items()]
+    cells = {
+        stage.folder.absolute() / name: cell
+        for stage in current.values()
+        for name, cell in stage.cells.items()
+    }
+    folder = Path(os.path.commonpath([stage.folder.absolute() for stage in current.values()]))
+    named = {run.relative_to(folder).as_posix(): cell for run, cell in cells.items()}
+    return Stage("\n".join(titles), folder, named)
 
 
 def stages(plan: Plan, out: Path) -> Iterator[Stage]:
@@ -66,7 +119,8 @@ def _short_runs(plan: Plan, out: Path, optimiser: Optimiser) -> Generator[Stage,
         attacks = optimiser.ask(min(plan.batch, plan.budget - len(trials)))
         first, last = len(trials) + 1, len(trials) + len(attacks)
         title = f"short runs, attacks {first} to {last} of {plan.budget}{_so_far(trials)}"
-        yield Stage(title, {cell_name(a, "short"): plan.short(a) for a in attacks})
+        cells = {cell_name(attack, "short"): plan.short(attack) for attack in attacks}
+        yield Stage(title, out / RUNS, cells)
         scores = [_score(plan, out, attack, "short") for attack in attacks]
         optimiser.tell(scores)
         found = zip(attacks, scores, strict=True)
@@ -81,7 +135,8 @@ def _longer_runs(
     promoted = most_harmful(trials, lambda trial: trial.short, plan.promoted)
     _require_some(promoted, out)
     title = f"longer runs of the worst {len(promoted)}{_so_far(promoted)}"
-    yield Stage(title, {cell_name(t.attack, "longer"): plan.longer(t.attack) for t in promoted})
+    cells = {cell_name(t.attack, "longer"): plan.longer(t.attack) for t in promoted}
+    yield Stage(title, out / RUNS, cells)
     return [t._replace(longer=_score(plan, out, t.attack, "longer")) for t in promoted]
 
 
@@ -97,7 +152,8 @@ def _full_runs(
         for attack in [NO_ATTACK, *(trial.attack for trial in finalists)]
     }
     seeds = ", ".join(map(str, plan.held_out))
-    yield Stage(f"the worst {len(finalists)} at full length, held-out seeds {seeds}", cells)
+    title = f"the worst {len(finalists)} at full length, held-out seeds {seeds}"
+    yield Stage(title, out / RUNS, cells)
     return [
         t._replace(held_out=held_out_scores(plan, out, t.attack, plan.against)) for t in finalists
     ]

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from secureafl.report.cells import Sheet, origin_of
+from secureafl.report.cells import Sheet
 from secureafl.report.curves import over_columns
 from secureafl.report.formatting import figures, in_markdown_table, paper_figures, shares
 from secureafl.report.summary import shown, summaries
 from secureafl.report.writing import PAGE, fill, save
+from secureafl.runs.origin import origin_of
 
 MARKDOWN = "index.md"
 

@@ -1,7 +1,7 @@
 """Cells of a table of the paper: our mean and spread over seeds, and the paper's figure beside it.
 
-A cell is read from `result.json` and `provenance.json` of its runs alone, so a page can be made
-again from results whose events were not kept.
+A cell is read from `result.json` of its runs alone, so a page can be made again from results whose
+events were not kept.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from secureafl.core.errors import RunError
 from secureafl.paper.tables import TOLERANCE
-from secureafl.runs.layout import PROVENANCE, RESULT, read_json
+from secureafl.runs.layout import RESULT, read_json
 
 _ROUNDING = 1e-9
 
@@ -79,16 +79,6 @@ class Sheet(NamedTuple):
         return list(dict.fromkeys(m for cell in cells for m in [*cell.figures, *cell.paper]))
 
 
-class Origin(NamedTuple):
-    """Where figures come from, of all runs together."""
-
-    days: list[str]
-    devices: list[str]
-    versions: list[str]
-    data: list[str]
-    hours: float
-
-
 def compare_with_paper(ours: float, paper: float) -> str:
     """How a figure compares with the paper's; lower is better."""
     if math.isnan(ours) or ours > paper + TOLERANCE + _ROUNDING:
@@ -120,27 +110,6 @@ def cell_of(runs: Sequence[Path], paper: Mapping[str, float]) -> Cell:
     except (KeyError, TypeError, AttributeError) as error:
         what = f"{type(error).__name__}: {error}"
         raise RunError(f"{runs[0]}: damaged {RESULT}, or one of another seed ({what})") from error
-
-
-def origin_of(runs: Iterable[Path]) -> Origin:
-    """Collect dates, hardware, versions and data of the finished runs, each once."""
-    done = [run for run in runs if (run / RESULT).is_file()]
-    provenances = [read_json(run / PROVENANCE) for run in done]
-    sessions = [session for one in provenances for session in one.get("sessions", [])]
-    seconds = [read_json(run / RESULT).get("seconds", 0.0) for run in done]
-    return Origin(
-        sorted({str(s.get("started", "unknown"))[:10] for s in sessions}),
-        sorted({_device(s) for s in sessions}),
-        sorted({f"secureafl {s.get('secureafl')}, torch {s.get('torch')}" for s in sessions}),
-        sorted({str(one.get("data")) for one in provenances}),
-        math.fsum(seconds) / 3600,
-    )
-
-
-def _device(session: Mapping[str, Any]) -> str:
-    if session.get("device") != "cpu":
-        return str(session.get("device"))
-    return f"CPU ({session.get('machine')}, {session.get('cpus')} cores)"
 
 
 def _late_mean(result: Mapping[str, Any], metric: str) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +13,31 @@ from matplotlib.ticker import MaxNLocator
 from secureafl.core.errors import RunError
 from secureafl.presentation.style import BLUE, GREEN, VERMILLION
 from secureafl.report.artefact import MARKDOWN
-from secureafl.report.cells import origin_of
 from secureafl.report.drawing import FAR, Picture, render
 from secureafl.report.formatting import in_markdown_table, number
 from secureafl.report.tables import read_runs
 from secureafl.report.trust import trust
 from secureafl.report.writing import PAGE, fill, save
 from secureafl.runs.layout import read_json
+from secureafl.runs.origin import origin_of
 
 _ATTACKS = 12  # lines of the table of attacks
 
 
-def read_outcome(path: Path) -> dict[str, Any]:
-    """What a search found, from its `redteam.json`."""
-    outcome = read_json(path)
-    missing = [key for key in ("worst", "trials", "without_attack", "plan") if key not in outcome]
+def read_outcome(outcome: Path, trials: Path) -> dict[str, Any]:
+    """What a search found and what it tried, from its two files."""
+    return {
+        **_read(outcome, ("worst", "without_attack", "plan")),
+        **_read(trials, ("trials", "by_attack", "by_part")),
+    }
+
+
+def _read(path: Path, keys: Sequence[str]) -> dict[str, Any]:
+    found = read_json(path)
+    missing = [key for key in keys if key not in found]
     if missing:
-        raise RunError(f"{path}: is not the outcome of a search; it lacks '{missing[0]}'")
-    return outcome
+        raise RunError(f"{path}: is not of a search; it lacks '{missing[0]}'")
+    return found
 
 
 def headline(outcome: Mapping[str, Any]) -> str:

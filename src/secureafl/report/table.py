@@ -12,10 +12,11 @@ from typing import Literal, NamedTuple
 from secureafl.core.errors import ConfigError, RunError
 from secureafl.paper.tables import reported_figures
 from secureafl.presentation.labels import flat_texts
-from secureafl.report.cells import Cell, cell_of, origin_of
+from secureafl.report.cells import Cell, cell_of
 from secureafl.report.formatting import NOTHING, beside_paper, in_markdown_table, percent, shares
 from secureafl.runs.find import find_runs
 from secureafl.runs.layout import EXPERIMENT
+from secureafl.runs.origin import origin_of
 from secureafl.settings import did_you_mean
 from secureafl.toml import read_toml
 
@@ -60,7 +61,7 @@ def make_table(
     down = _keys(runs, rows)
     if show == "origin":
         lines = [[*key, *_origin(chosen)] for key, chosen in down.items()]
-        return _markdown([*_names(rows), *_ORIGIN], lines)
+        return markdown([*_names(rows), *_ORIGIN], lines)
     across = _keys(runs, columns)
     headings = [", ".join(key) or show for key in across]
     write = _WRITERS[show]
@@ -68,7 +69,7 @@ def make_table(
         [*key, *(_cell(chosen, others, write, paper) for others in across.values())]
         for key, chosen in down.items()
     ]
-    return _markdown([*_names(rows), *headings], lines)
+    return markdown([*_names(rows), *headings], lines)
 
 
 def _unpacked(archive: Path, place: Path) -> Path:
@@ -194,6 +195,7 @@ _WRITERS: dict[str, Callable[[Cell], str]] = {
 }
 
 
-def _markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+def markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A table with these headings."""
     first, *others = [f"| {' | '.join(map(in_markdown_table, row))} |" for row in (head, *lines)]
     return "\n".join([first, "|---" * len(head) + "|", *others, ""])

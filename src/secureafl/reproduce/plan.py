@@ -12,8 +12,9 @@ from secureafl.core.errors import ConfigError
 from secureafl.experiment import with_settings
 from secureafl.paper.tables import COUNTERPARTS, main_table, tasks
 from secureafl.report.artefact import Brief
-from secureafl.report.cells import Sheet, cell_of, origin_of
+from secureafl.report.cells import Sheet, cell_of
 from secureafl.reproduce.artefacts import ARTEFACTS, ESTIMATION, RUNTIME, Artefact
+from secureafl.runs.origin import origin_of
 from secureafl.settings import did_you_mean
 from secureafl.sweep.grid import Grid, parse_seeds, read_grid
 from secureafl.toml import read_toml

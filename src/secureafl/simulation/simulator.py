@@ -68,9 +68,6 @@ class Simulation:
         self.data_source, self.data_fingerprint = data.source, data.fingerprint
         self.shards: Shards = deal_samples(made, data)
         self.holdings = count_labels(data, self.shards)
-        self.trace = made.arrivals.draw(
-            made.rounds, made.clients, numpy_generator(made.seed, "arrivals")
-        )
         self._evaluated = made.evaluation.rounds(made.rounds)
 
         model = seeded_model(made, self.device)
@@ -79,6 +76,9 @@ class Simulation:
         self._clients.refuse_hidden_state()
         self._clients.refuse_mixing()
         self._attackers = make_attackers(made, self.shards, self._clients)
+        self.trace = made.arrivals.draw(
+            made.rounds, self.malicious, numpy_generator(made.seed, "arrivals")
+        )
         self._draw_jobs()
         self._start_server(flatten(model))
 

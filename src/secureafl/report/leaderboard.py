@@ -1,0 +1,117 @@
+"""The leaderboard: the worst that searches found against every defence, in Markdown.
+
+A cell without a search says so. Of several searches in one cell the worst result counts: it is what
+an attacker is known to be able to do.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from secureafl.report.formatting import NOTHING, mean_and_deviation, number
+from secureafl.report.table import markdown
+
+SHARES = (0.1, 0.2, 0.3, 0.4)  # of malicious clients
+YARDSTICK = "norm_clipping"  # clipping and nothing else: what a rule should be better than
+EMPTY = "not searched yet"
+_SEARCHES = (
+    "defence", "malicious", "against", "result", "held-out seeds", "error without attack", "by",
+    "budget", "hardware", "software", "days",
+)  # fmt: skip
+
+Outcome = Mapping[str, Any]
+
+
+def make_leaderboard(outcomes: Sequence[Outcome], defenses: Iterable[str], against: str) -> str:
+    """The worst found, by defence and share of malicious clients; in brackets the budget."""
+    lines = [
+        [defense, _without_attack(outcomes, defense)]
+        + [_worst(outcomes, (defense, share, against)) for share in SHARES]
+        for defense in _ordered(defenses, outcomes)
+    ]
+    return markdown(["defence", "error without attack", *map(_percent, SHARES)], lines)
+
+
+def make_searches(outcomes: Sequence[Outcome], defenses: Iterable[str]) -> str:
+    """A line for every search; below, the commands that make it again and run its worst attack."""
+    order = _ordered(defenses, outcomes)
+    found = sorted(outcomes, key=lambda o: (order.index(_cell(o)[0]), *_cell(o)[1:]))
+    commands = [line for o in found for line in (o["command"], o["worst"]["command"], "")]
+    table = markdown(_SEARCHES, map(_line, found))
+    return "\n".join([table, "```", *commands[:-1], "```", ""])
+
+
+def _ordered(defenses: Iterable[str], outcomes: Sequence[Outcome]) -> list[str]:
+    """All defences: the yardstick first, those that only searches name last."""
+    names = dict.fromkeys([*defenses, *(_cell(outcome)[0] for outcome in outcomes)])
+    return sorted(names, key=lambda name: name != YARDSTICK)
+
+
+def _cell(outcome: Outcome) -> tuple[str, float, str]:
+    """Where a search belongs: its defence, its share of malicious clients, and its goal."""
+    plan = outcome["plan"]
+    return plan["base"]["defense"]["kind"], plan["base"]["malicious"], plan["against"]
+
+
+def _worst(outcomes: Sequence[Outcome], cell: tuple[str, float, str]) -> str:
+    own = [o for o in outcomes if _cell(o) == cell]
+    if not own:
+        return EMPTY
+    worst = max(own, key=lambda o: _height(o["worst"]["held_out"]["mean"]))
+    return f"{_figure(worst['worst']['held_out'])} ({worst['plan']['budget']})"
+
+
+def _without_attack(outcomes: Sequence[Outcome], defense: str) -> str:
+    """The error without attack; several where searches had other held-out seeds."""
+    own = [_figure(o["without_attack"]) for o in outcomes if _cell(o)[0] == defense]
+    return " or ".join(dict.fromkeys(own)) or EMPTY
+
+
+def _line(outcome: Outcome) -> list[str]:
+    defense, share, against = _cell(outcome)
+    plan, worst, origin = outcome["plan"], outcome["worst"], outcome["origin"]
+    by_seed = worst["held_out"]["seeds"]
+    return [
+        defense,
+        _percent(share),
+        "error" if against == "error" else "ASR",
+        _figure(worst["held_out"]),
+        ", ".join(f"{seed}: {_score(score)}" for seed, score in by_seed.items()),
+        _figure(outcome["without_attack"]),
+        describe(worst["attack"]),
+        f"{plan['budget']}{', blind' if plan['blind'] else ''}",
+        *(", ".join(origin[key]) or NOTHING for key in ("devices", "versions", "days")),
+    ]
+
+
+def describe(attack: Mapping[str, Any]) -> str:
+    """An attack in a few words: its name, and its settings with two digits."""
+    settings = [f"{name} {_short(value)}" for name, value in attack.items() if name != "kind"]
+    return f"{attack['kind']}: {', '.join(settings)}" if settings else str(attack["kind"])
+
+
+def _short(value: Any) -> str:
+    return f"{value:.2g}" if isinstance(value, float) else str(value).lower()
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:g} %"
+
+
+def _figure(figures: Mapping[str, Any]) -> str:
+    """The mean and deviation over held-out seeds."""
+    mean, scores = figures["mean"], list(figures["seeds"].values())
+    if mean is None or isinstance(mean, str):
+        return _score(mean)
+    return mean_and_deviation(mean, statistics.stdev(scores))
+
+
+def _score(value: float | str | None) -> str:
+    return value if isinstance(value, str) else number(value)
+
+
+def _height(mean: float | str) -> float:
+    return math.inf if isinstance(mean, str) else mean
