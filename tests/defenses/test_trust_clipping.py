@@ -22,10 +22,16 @@ def side_by_side(num_clients=7, momentum=0.95):
     return both
 
 
-@settings(max_examples=15)
+@settings(max_examples=12)
 @given(stream=streams(7, min_size=15, max_size=35), momentum=st.sampled_from([0.0, 0.5, 0.95]))
 def test_streams_agree_with_the_oracle(stream, momentum):
     side_by_side(momentum=momentum).play(stream)
+
+
+@settings(max_examples=5)
+@given(stream=streams(25, min_size=40, max_size=60))
+def test_streams_of_many_clients_agree_who_are_judged_at_every_second_arrival(stream):
+    side_by_side(25).play(stream)
 
 
 @given(seed=st.integers(0, 2**32 - 1), clients=st.integers(1, 12), dim=st.integers(1, 15))

@@ -38,7 +38,7 @@ from secureafl.core.trust import (
 )
 from secureafl.core.types import Arrival, Decision, ServerView
 from secureafl.linalg.sketch import Sketch, draw_sketch, sketched
-from secureafl.linalg.vectors import exact_norm, exactly_scaled, row, set_row
+from secureafl.linalg.vectors import computed_if, exact_norm, exactly_scaled, row, set_row
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 _COUNTED = 0.5  # of a typical client's weight: with less, an upload is reported as not accepted
 _PACE, _SAVED = 1.5, 5.0  # steps earned while each other client uploads once; the most that is kept
 _RATE, _SHORTEST = 0.01, 0.5  # of the mean weight, per arrival; and what it is at least taken for
+_TURNS = 10  # how often trust is computed while every client uploads once: histories change slowly
 
 
 class State(NamedTuple):
@@ -61,8 +62,10 @@ class State(NamedTuple):
     history: Float[Tensor, "n k"]  # moving average of clipped uploads, sketched
     gram: Float[Tensor, "n n"]  # inner products of the histories
     curvature: CurvatureStats
+    trust: Float[Tensor, " n"]  # when it was computed last; 1 before a client's first judgement
     earned: Float[Tensor, " n"]  # steps a client may make now
     mean_weight: Float[Tensor, ""]  # moving average over arrivals
+    arrivals: Int[Tensor, ""]
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,9 @@ class TrustClipping:
             zeros.new_zeros(num_clients, num_clients),
             no_curvature(num_clients, weights.device),
             torch.ones_like(zeros),
+            torch.ones_like(zeros),
             zeros.new_ones(()),
+            torch.zeros((), dtype=torch.int64, device=weights.device),
         )
 
     def step(self, state: State, arrival: Arrival, server: ServerView) -> tuple[Decision, State]:
@@ -101,7 +106,10 @@ class TrustClipping:
         known = state.known.index_fill(0, client.view(1), True)
         self._remember(state, arrival, known, norm)
         state.known.copy_(known)
-        trust, pace = row(self._trust(state), client), _spend_pace(state, client)
+        due = state.arrivals % max(1, len(known) // _TURNS) == 0
+        state.trust.copy_(computed_if(due, lambda: self._trust(state), state.trust))
+        state.arrivals.add_(1)
+        trust, pace = row(state.trust, client), _spend_pace(state, client)
         weight = trust * pace
         state.mean_weight.lerp_(weight, _RATE)
         radius, stretch = _radius(state)
@@ -152,17 +160,18 @@ class TrustClipping:
         update_curvature(state.curvature, client, cosine, seen, self.momentum)
 
     def _trust(self, state: State) -> Float[Tensor, " n"]:
-        weights = state.known.to(state.gram.dtype)
-        weights = weights * curvature_weights(state.curvature, self.momentum, state.known)
+        weights = curvature_weights(state.curvature, self.momentum, state.known)
         # Who was seen through is left out: it must not explain others, nor make their groups large.
-        left = weights > 0
-        return weights * novelty_weights(state.gram, left) * group_weights(state.gram, left)
+        left = state.known & (weights > 0)
+        weights = weights * novelty_weights(state.gram, left) * group_weights(state.gram, left)
+        return torch.where(state.known, weights, 1)
 
     def forget(self, state: State, client: Int[Tensor, ""]) -> State:
-        _, *rows, _, _ = state
+        _, *rows, trust, earned, _, _ = state
         for table in name_tensors(rows, "").values():
             table.index_fill_(0, client.view(1), 0)
-        state.earned.index_fill_(0, client.view(1), 1)
+        for table in (trust, earned):
+            table.index_fill_(0, client.view(1), 1)
         # The others' products with it stay until its next upload; nobody looks at them.
         return state
 
