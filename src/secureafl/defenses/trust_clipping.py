@@ -60,7 +60,6 @@ class State(NamedTuple):
     last: Float[Tensor, "n k"]  # the last clipped upload, sketched
     base: Float[Tensor, "n k"]  # the model under it, sketched
     history: Float[Tensor, "n k"]  # moving average of clipped uploads, sketched
-    gram: Float[Tensor, "n n"]  # inner products of the histories
     curvature: CurvatureStats
     trust: Float[Tensor, " n"]  # when it was computed last; 1 before a client's first judgement
     earned: Float[Tensor, " n"]  # steps a client may make now
@@ -91,7 +90,6 @@ class TrustClipping:
             rows,
             rows.clone(),
             rows.clone(),
-            zeros.new_zeros(num_clients, num_clients),
             no_curvature(num_clients, weights.device),
             torch.ones_like(zeros),
             torch.ones_like(zeros),
@@ -140,9 +138,6 @@ class TrustClipping:
             strict=True,
         ):
             set_row(rows, client, value, yes)
-        products = (state.history @ history).to(state.gram.dtype)
-        state.gram.index_copy_(0, client.view(1), products[None])
-        state.gram.index_copy_(1, client.view(1), products[:, None])
 
     def _compare(
         self,
@@ -163,7 +158,8 @@ class TrustClipping:
         weights = curvature_weights(state.curvature, self.momentum, state.known)
         # Who was seen through is left out: it must not explain others, nor make their groups large.
         left = state.known & (weights > 0)
-        weights = weights * novelty_weights(state.gram, left) * group_weights(state.gram, left)
+        products = (state.history @ state.history.T).double()
+        weights = weights * novelty_weights(products, left) * group_weights(products, left)
         return torch.where(state.known, weights, 1)
 
     def forget(self, state: State, client: Int[Tensor, ""]) -> State:
@@ -172,7 +168,6 @@ class TrustClipping:
             table.index_fill_(0, client.view(1), 0)
         for table in (trust, earned):
             table.index_fill_(0, client.view(1), 1)
-        # The others' products with it stay until its next upload; nobody looks at them.
         return state
 
 
