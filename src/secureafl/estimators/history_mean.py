@@ -1,7 +1,7 @@
 """A silent client would send the mean of its last uploads.
 
-With small batches this is the closest guess of the three: it averages the sampling noise away,
-which curvature from the same noisy uploads cannot.
+A mean of uploads on small batches has less of their sampling noise than the last one alone. The
+price is that it lags behind the model.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class RootDataset:
-    """Some training samples as the task gives them: no client, and so no attack, touches these."""
+    """Copies of some training samples: clients hold them too, but no attack changes these."""
 
     def __init__(self, clients: Clients, rows: Tensor) -> None:
         """Copy the rows."""
