@@ -79,11 +79,15 @@ async def _refuse(send: Send, status: int) -> None:
 
 def main() -> None:
     """Flower's own `flower-superlink`, guarded."""
+    import uvicorn
     from flwr.superlink import main as superlink
     from flwr.superlink.cli.flower_superlink import flower_superlink
 
+    from secureafl.deployment import listening
+
     create = superlink.create_app
     superlink.create_app = lambda *words: FleetOnly(create(*words))  # pyrefly: ignore
+    uvicorn.run = listening.run  # pyrefly: ignore
     flower_superlink()
 
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from secureafl.core.errors import ConfigError, RunError
+from secureafl.core.errors import ConfigError
 from secureafl.deployment.guard import is_loopback
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
@@ -106,16 +106,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
-
-
-def require_free(host: str, port: int) -> None:
-    """Raise if a process listens there already."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise RunError(f"{host}:{port}: {error.strerror}; choose another --address") from None
 
 
 def listens(port: int) -> bool:

@@ -19,6 +19,7 @@ from secureafl.core.errors import ConfigError, RunError
 from secureafl.deployment.app_folder import write_app
 from secureafl.deployment.coordinator import Coordinator
 from secureafl.deployment.keys import CA, CERTIFICATE, KEYS, SERVER_KEY
+from secureafl.deployment.listening import OWN, numeric_host, require_free
 from secureafl.deployment.liveness import APP, LOG, SERVE, STOP, read_liveness
 from secureafl.deployment.options import TABLE, Options
 from secureafl.deployment.processes import (
@@ -26,7 +27,6 @@ from secureafl.deployment.processes import (
     environment,
     is_alive,
     listens,
-    require_free,
     require_safe,
     split_address,
     start,
@@ -46,28 +46,27 @@ _MOST_STARTS = 5  # in a row, without a round between
 class Address(NamedTuple):
     """Where the server listens, and how."""
 
-    host: str
+    host: str  # a number
     port: int
     certificates: Path | None  # folder of `secureafl keys ca`
 
     @property
     def own(self) -> str:
         """How this machine's own processes reach it."""
-        return f"127.0.0.1:{self.port}"
+        return f"{OWN}:{self.port}"
 
 
 def make_address(address: str, certificates: Path | None, insecure: bool) -> Address:
     """The address, if it is safe or said to be unsafe."""
-    host, port = split_address(address)
+    named, port = split_address(address)
     remedy = "give --certificates (see 'secureafl keys ca')"
     require_safe(address, certificates is not None, insecure, remedy)
+    host = numeric_host(named)
     for name in (CA, CERTIFICATE, SERVER_KEY) if certificates else ():
         assert certificates is not None
         if not (certificates / name).is_file():
             raise ConfigError(f"--certificates {certificates}: no {name}; see 'secureafl keys ca'")
-    own = host in ("127.0.0.1", "localhost")
-    # Its own processes must reach it at 127.0.0.1, which the guard lets control the server.
-    return Address("127.0.0.1" if own else "0.0.0.0", port, certificates)
+    return Address(host, port, certificates)
 
 
 class Service:
