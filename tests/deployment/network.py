@@ -71,7 +71,7 @@ class Network:
         return self.processes[name]
 
     def log(self, name):
-        return self.folder / f"{name}.log"
+        return self.folder / f"{name.replace('/', '-')}.log"
 
     def serve(self):
         words = ["--out", "run", "--address", f"127.0.0.1:{self.port}", "--certificates", "certs"]

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -65,25 +66,30 @@ def stop(process: subprocess.Popen[bytes] | None) -> None:
 
 def end_leftovers(home: Path) -> None:
     """End what Flower's programs below `home` left behind: some outlive their parents."""
-    mark = f"FLWR_HOME={home}".encode()
+    mark, until = f"FLWR_HOME={home}".encode(), time.monotonic() + _PATIENCE
+    found: set[int] = set()
     for place in Path("/proc").glob("[0-9]*/environ"):
         number = int(place.parent.name)
         with contextlib.suppress(OSError):  # it has ended, or is not ours
             if number != os.getpid() and mark in place.read_bytes().split(b"\0"):
                 os.kill(number, signal.SIGKILL)
+                found.add(number)
+    while any(map(is_alive, found)) and time.monotonic() < until:  # what they hold is free then
+        time.sleep(0.05)
 
 
 def is_alive(number: int) -> bool:
-    """Whether there is a process of that number."""
+    """Whether there is a process of that number, or a thread of it that still holds its files."""
     try:
         os.kill(number, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         return True
-    stat = Path(f"/proc/{number}/stat")
+    place = Path(f"/proc/{number}")
     with contextlib.suppress(OSError, IndexError):
-        return stat.read_text().rpartition(")")[2].split()[0] != "Z"
+        ended = (place / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return not ended or len(list((place / "task").iterdir())) > 1
     return True
 
 
