@@ -131,7 +131,7 @@ def test_private_keys_are_private_and_nothing_is_overwritten(tmp_path):
 
 def test_keys_are_registered_and_revoked_by_name(tmp_path):
     run = tmp_path / "run"
-    run.mkdir()
+    (run / "server").mkdir(parents=True)
     place = register(make_key(tmp_path / "alice"), run)
     assert place == run / "server" / "keys" / "alice.pub"
     with pytest.raises(ConfigError, match="registered: alice"):
@@ -141,7 +141,7 @@ def test_keys_are_registered_and_revoked_by_name(tmp_path):
 
 
 def test_private_key_is_not_registered(tmp_path):
-    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "server").mkdir(parents=True)
     make_key(tmp_path / "alice")
     with pytest.raises(ConfigError, match="not a public key"):
         register(tmp_path / "alice", tmp_path / "run")

@@ -1,11 +1,13 @@
 """`secureafl serve`, `join` and `keys` as typed; what they keep running is tested elsewhere."""
 
 import pytest
+from simulation.small import tiny
 from typer.testing import CliRunner
 
 from secureafl.cli import deploy
 from secureafl.cli.app import app
 from secureafl.core.errors import ConfigError, RunError
+from secureafl.deployment.coordinator import Coordinator
 from secureafl.deployment.options import Options, read_file
 
 EXPERIMENT = 'clients = 3\n[task]\nkind = "reference.tiny_task:TinyTask"\n'
@@ -63,6 +65,36 @@ def test_finished_run_is_not_served_again(file, tmp_path):
     assert "finished" in done.output
 
 
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_resume_leaves_a_deployed_run_alone(tmp_path, checkpoint):
+    path, experiment = tmp_path / "run", tiny(clients=3)
+    server = Coordinator(experiment)
+    server.create(path)
+    server.open(path)
+    server.receive(0, server.lend(), "m", "wrong_shape")
+    if checkpoint:
+        server.save()
+    server._journal.close()
+    server.folder.close()
+    before = contents(path)
+    assert "secureafl serve" in refused("resume", path)
+    assert contents(path) == before
+
+
+def test_simulated_run_is_not_served(file, tmp_path):
+    done = CliRunner().invoke(app, ["run", str(file), "--rounds", "2", "--out", f"{tmp_path}/run"])
+    assert done.exit_code == 0
+    (tmp_path / "run" / "result.json").unlink()
+    before = contents(tmp_path / "run")
+    file.write_text("rounds = 2\n" + EXPERIMENT)
+    assert "holds a simulation" in refused("serve", file, "--out", tmp_path / "run")
+    assert contents(tmp_path / "run") == before
+
+
 def test_wrong_attack_of_a_test_client_is_named():
     assert "unknown attack" in refused("join", "--server", "127.0.0.1:1", "--attack", "sign_flop")
     words = ("join", "--server", "127.0.0.1:1", "--attack", "sign_flip", "--set", "factor=3")
@@ -71,7 +103,7 @@ def test_wrong_attack_of_a_test_client_is_named():
 
 def test_keys_by_command(tmp_path):
     runner, key = CliRunner(), tmp_path / "alice"
-    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "server").mkdir(parents=True)
     run = ["--run", str(tmp_path / "run")]
     assert runner.invoke(app, ["keys", "make", str(key)]).exit_code == 0
     assert runner.invoke(app, ["keys", "register", f"{key}.pub", *run]).exit_code == 0

@@ -35,7 +35,7 @@ def test_server_app_that_outlived_its_serve_is_ended_at_the_start(tmp_path):
     service(tmp_path / "run").stop()
     code = (
         "from pathlib import Path; from secureafl.runs.folder import RunFolder; import time; "
-        f"held = RunFolder(Path({str(tmp_path / 'run')!r})); print('holds', flush=True); "
+        f"held = RunFolder(Path({str(tmp_path / 'run')!r}), True); print('holds', flush=True); "
         "time.sleep(60)"
     )
     with process(code, FLWR_HOME=str(tmp_path / "run" / "server" / "flower")) as app:
@@ -52,24 +52,30 @@ def test_two_serve_do_not_work_on_one_run(tmp_path, monkeypatch):
     service(tmp_path / "run").stop()
 
 
-def test_server_app_stops_when_its_serve_is_gone_or_asks_for_it(tmp_path):
-    assert not should_stop(tmp_path, "")  # started by Flower alone
-    with closing(hold_run(tmp_path)):
-        assert is_served(tmp_path)
-        assert not should_stop(tmp_path, "1")
-        (tmp_path / STOP).touch()
-        assert should_stop(tmp_path, "1")
-        (tmp_path / STOP).unlink()
-    assert not is_served(tmp_path)
-    assert should_stop(tmp_path, "1")
+@pytest.fixture
+def run(tmp_path):
+    (tmp_path / "server").mkdir()
+    return tmp_path
 
 
-def test_server_app_that_hangs_ends_some_time_after_its_serve(tmp_path):
+def test_server_app_stops_when_its_serve_is_gone_or_asks_for_it(run):
+    assert not should_stop(run, "")  # started by Flower alone
+    with closing(hold_run(run)):
+        assert is_served(run)
+        assert not should_stop(run, "1")
+        (run / STOP).touch()
+        assert should_stop(run, "1")
+        (run / STOP).unlink()
+    assert not is_served(run)
+    assert should_stop(run, "1")
+
+
+def test_server_app_that_hangs_ends_some_time_after_its_serve(run):
     code = (
         "from pathlib import Path; from secureafl.deployment.liveness import watch; import time; "
-        f"watch(Path({str(tmp_path)!r}), '1', 0.4); print('here', flush=True); time.sleep(60)"
+        f"watch(Path({str(run)!r}), '1', 0.4); print('here', flush=True); time.sleep(60)"
     )
-    lock = hold_run(tmp_path)
+    lock = hold_run(run)
     with process(code) as app:
         with pytest.raises(subprocess.TimeoutExpired):
             app.wait(1.0)

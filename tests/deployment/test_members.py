@@ -40,7 +40,7 @@ class Control:
 
 @pytest.fixture
 def run(tmp_path):
-    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "server").mkdir(parents=True)
     return tmp_path / "run"
 
 

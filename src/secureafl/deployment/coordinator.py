@@ -175,13 +175,13 @@ class Coordinator:
             "data_fingerprint": data.fingerprint,
             "sessions": [],
         }
-        RunFolder.create(path, write_experiment(made), provenance).close()
+        RunFolder.create(path, write_experiment(made), provenance, deployed=True).close()
 
     def open(self, path: Path) -> None:
         """Go on from what the folder holds: its checkpoint, with the journal after it applied."""
         made = self.experiment
         require_same(made, path)
-        self.folder = RunFolder(path)
+        self.folder = RunFolder(path, deployed=True)
         if self.folder.finished:
             raise RunError(f"{path}: already finished; see it with 'secureafl report {path}'")
         if read_json(path / PROVENANCE).get("data_fingerprint") != self._data.fingerprint:

@@ -18,8 +18,9 @@ from cryptography.x509.oid import NameOID
 
 from secureafl.core.errors import ConfigError, RunError
 from secureafl.core.files import put_file
+from secureafl.runs.layout import SERVER, is_deployed
 
-KEYS = Path("server") / "keys"
+KEYS = Path(SERVER) / "keys"
 CA, CERTIFICATE, SERVER_KEY = "ca.crt", "server.crt", "server.key"
 _CA_KEY = "ca.key"
 _DAYS = 825
@@ -71,10 +72,10 @@ def revoke(name: str, run: Path) -> Path:
 
 
 def _keys(run: Path) -> Path:
-    if not run.is_dir():
-        raise RunError(f"{run}: no such run folder; 'secureafl serve' makes it")
+    if not is_deployed(run):
+        raise RunError(f"{run}: no such run folder of a server; 'secureafl serve' makes it")
     place = run / KEYS
-    place.mkdir(parents=True, exist_ok=True)
+    place.mkdir(exist_ok=True)
     return place
 
 

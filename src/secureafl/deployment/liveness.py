@@ -15,8 +15,9 @@ from pathlib import Path
 
 from secureafl.core.errors import LockedError, RunError
 from secureafl.core.files import put_file
+from secureafl.runs.layout import SERVER
 
-_SERVER = Path("server")
+_SERVER = Path(SERVER)
 APP = _SERVER / "app"
 LOG = _SERVER / "log.jsonl"
 SERVE = _SERVER / "serve.lock"  # held while `serve` runs
@@ -31,7 +32,6 @@ def hold_run(out: Path) -> BufferedWriter:
     """The lock of this `serve`, as a file to keep open; raises while another has it."""
     until = time.monotonic() + _PATIENCE
     try:
-        (out / SERVE).parent.mkdir(exist_ok=True)
         file = (out / SERVE).open("wb")
     except OSError as error:
         raise RunError(f"{out}: cannot be written ({error.strerror})") from None

@@ -35,7 +35,7 @@ from secureafl.deployment.processes import (
     stop,
 )
 from secureafl.experiment import Experiment, to_mapping
-from secureafl.runs.folder import RunFolder
+from secureafl.runs.folder import RunFolder, require_kind
 from secureafl.runs.layout import EXPERIMENT, RESULT
 from secureafl.runtime.records import require_same
 from secureafl.toml import write_toml
@@ -202,9 +202,10 @@ def _prepare(experiment: Experiment, out: Path, home: Path, address: Address) ->
         require_free(address.host, address.port)
         Coordinator(experiment).create(out)  # loads the task: a fault shows here, not later
         return hold_run(out)
+    require_kind(out, deployed=True)
     require_same(experiment, out)
     lock = hold_run(out)
     end_leftovers(home / "flower")
     require_free(address.host, address.port)
-    RunFolder(out).close()  # raises if another process has it
+    RunFolder(out, deployed=True).close()  # raises if another process has it
     return lock
