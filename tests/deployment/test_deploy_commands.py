@@ -9,8 +9,11 @@ from secureafl.cli.app import app
 from secureafl.core.errors import ConfigError, RunError
 from secureafl.deployment.coordinator import Coordinator
 from secureafl.deployment.options import Options, read_file
+from secureafl.deployment.processes import free_port
+from secureafl.experiment import from_mapping
 
-EXPERIMENT = 'clients = 3\n[task]\nkind = "reference.tiny_task:TinyTask"\n'
+TASK = {"kind": "reference.tiny_task:TinyTask"}
+EXPERIMENT = f'clients = 3\n[task]\nkind = "{TASK["kind"]}"\n'
 
 
 def refused(*words):
@@ -126,3 +129,17 @@ def test_without_flower_the_extra_is_named(monkeypatch, words):
 def test_help_shows_an_example(words):
     done = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "200"})
     assert "Example:" in done.output
+
+
+def test_damaged_run_is_told_by_serve_itself(file, tmp_path):
+    path = tmp_path / "run"
+    server = Coordinator(from_mapping({"clients": 3, "task": TASK}))
+    server.create(path)
+    server.open(path)
+    server.receive(0, server.lend(), "m", "wrong_shape")
+    server._journal.close()
+    server.folder.close()
+    (path / "journal-0.bin").unlink()
+    words = ("serve", file, "--out", path, "--address", f"127.0.0.1:{free_port()}")
+    assert "rounds 0 to 0 were applied, but journal-0.bin is missing" in refused(*words)
+    assert "--accept-loss" in refused(*words)

@@ -51,6 +51,10 @@ def serve(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Let anybody in, unencrypted, from anywhere.")
     ] = False,
+    accept_loss: Annotated[
+        bool,
+        typer.Option("--accept-loss", help="Go on without rounds that can no longer be read."),
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
     """Serve an experiment to real clients, through kills and restarts, to its end.
@@ -69,7 +73,7 @@ def serve(
     if (path / RESULT).is_file():
         print(f"{path}: finished")
         return
-    service = Service(experiment, options, path, where)
+    service = Service(experiment, options, path, where, accept_loss)
     try:
         with stop_signals() as told:
             _watch(service, experiment.rounds, quiet, told)

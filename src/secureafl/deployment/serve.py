@@ -34,6 +34,7 @@ from secureafl.deployment.processes import (
     start,
     stop,
 )
+from secureafl.deployment.recovery import recover
 from secureafl.experiment import Experiment, to_mapping
 from secureafl.runs.folder import RunFolder, require_kind
 from secureafl.runs.layout import EXPERIMENT, RESULT
@@ -76,12 +77,17 @@ class Service:
     """The processes of one run."""
 
     def __init__(
-        self, experiment: Experiment, options: Options, out: Path, address: Address
+        self,
+        experiment: Experiment,
+        options: Options,
+        out: Path,
+        address: Address,
+        accept_loss: bool = False,
     ) -> None:
         """Make the run folder, or find the one of this experiment; nothing is started yet."""
         self.out, self._address = out.absolute(), address
         self._home = self.out / APP.parent
-        self._lock = _prepare(experiment, self.out, self._home, address)
+        self._lock = _prepare(experiment, self.out, address, accept_loss)
         (self._home / "flower").mkdir(exist_ok=True)
         (self.out / KEYS).mkdir(exist_ok=True)
         (self.out / STOP).unlink(missing_ok=True)
@@ -196,7 +202,9 @@ class Service:
         self._lock.close()
 
 
-def _prepare(experiment: Experiment, out: Path, home: Path, address: Address) -> BufferedWriter:
+def _prepare(
+    experiment: Experiment, out: Path, address: Address, accept_loss: bool
+) -> BufferedWriter:
     """The run's lock; its folder is made, or rid of what a `serve` that was killed left there."""
     if not (out / EXPERIMENT).is_file():
         require_free(address.host, address.port)
@@ -205,7 +213,26 @@ def _prepare(experiment: Experiment, out: Path, home: Path, address: Address) ->
     require_kind(out, deployed=True)
     require_same(experiment, out)
     lock = hold_run(out)
-    end_leftovers(home / "flower")
-    require_free(address.host, address.port)
-    RunFolder(out, deployed=True).close()  # raises if another process has it
+    try:
+        end_leftovers(out / APP.parent / "flower")
+        require_free(address.host, address.port)
+        _recover(experiment, out, accept_loss)
+    except Exception:
+        lock.close()
+        raise
     return lock
+
+
+def _recover(experiment: Experiment, out: Path, accept_loss: bool) -> None:
+    """Tell here, not in the ServerApp's log, what is damaged."""
+    if accept_loss:
+        server = Coordinator(experiment)
+        server.open(out, accept_loss=True)
+        server.close()  # with a checkpoint of what is left
+        return
+    folder = RunFolder(out, deployed=True)
+    try:
+        for line in recover(folder).notes:
+            print(f"{out}: {line}; what was before it leads to the same state", file=sys.stderr)
+    finally:
+        folder.close()

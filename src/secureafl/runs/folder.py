@@ -137,9 +137,9 @@ class RunFolder:
         }
         self._save_tensors(CHECKPOINT, tensors, {"secureafl": json.dumps(facts)})
 
-    def load_checkpoint(self) -> Checkpoint | None:
-        """The last checkpoint; None before the first."""
-        path = self.path / CHECKPOINT
+    def load_checkpoint(self, name: str = CHECKPOINT) -> Checkpoint | None:
+        """The last checkpoint, or one under another name; None if there is none."""
+        path = self.path / name
         if not path.exists():
             return None
         remedy = "delete it, and 'secureafl resume' starts the run over"
