@@ -3,8 +3,12 @@
 import asyncio
 
 import pytest
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.message_pb2 import Message, Metadata
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.error import FlowerError
 
-from secureafl.deployment.guard import LARGEST_REQUEST, FleetOnly, is_loopback
+from secureafl.deployment.guard import LARGEST_REQUEST, FleetOnly, is_loopback, replies_only
 
 HOME, STRANGER = "127.0.0.1", "203.0.113.9"
 
@@ -84,3 +88,29 @@ def test_loopback_is_known(host):
 )
 def test_all_else_is_not_loopback(host):
     assert not is_loopback(host)
+
+
+def pushed(**facts):
+    """What the guarded handler does with a message that node 7 pushes."""
+    metadata = {"src_node_id": 7, "reply_to_message_id": "asked", **facts}
+    message = Message(metadata=Metadata(**metadata))
+    request = PushMessagesRequest(node=Node(node_id=7), messages_list=[message])
+    return replies_only(lambda request, state: "stored")(request, None)
+
+
+def test_client_pushes_replies_of_its_own():
+    assert pushed() == "stored"
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"reply_to_message_id": "", "src_node_id": 1, "dst_node_id": 8},  # the server's number
+        {"reply_to_message_id": ""},
+        {"src_node_id": 1},
+        {"src_node_id": 8},
+    ],
+)
+def test_client_speaks_neither_for_the_server_nor_for_another(facts):
+    with pytest.raises(FlowerError, match="no reply of its own"):
+        pushed(**facts)

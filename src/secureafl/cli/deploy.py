@@ -119,6 +119,13 @@ def join(
     protect: Annotated[
         Protected, typer.Option(help="What is protected: one sample, or all of this client's.")
     ] = Protected.example,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE:CLASS",
+            help="Task of one's own that the server may ask for; nothing else is imported.",
+        ),
+    ] = None,
     attack: Annotated[
         str, typer.Option(help="FOR TESTS: play this attack, and say so to the server.")
     ] = "",
@@ -137,6 +144,7 @@ def join(
     from secureafl.sweep.cells import stop_signals
 
     client_options: dict[str, Any] = {"data": data, "attack": _attack(attack, set_ or [])}
+    client_options["allow"] = allow or []
     if clip or noise:
         client_options["privacy"] = {"clip": clip, "noise": noise, "unit": protect.value}
     options_from(client_options)  # a wrong setting shows here, not in the worker

@@ -1,8 +1,8 @@
 """Keeps other machines to the clients' part of Flower's server.
 
 Its one port serves clients (/v1/fleet) and the people who run the server (/v1/control, which
-starts code, and /v1/runtime). Here requests from other machines reach the first part only, and
-requests have a size limit.
+starts code, and /v1/runtime). Here requests from other machines reach the first part only,
+requests have a size limit, and a client's messages are replies of its own.
 """
 
 from __future__ import annotations
@@ -77,16 +77,37 @@ async def _refuse(send: Send, status: int) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
+def replies_only(push: Callable[..., Any]) -> Callable[..., Any]:
+    """Flower's handler of clients' messages, for replies of the client that pushes them.
+
+    Flower knows by its key who pushes, but takes from the message who has sent it, and stores what
+    is no reply as an order of the server's.
+    """
+    from flwr.supercore.error import ApiErrorCode, FlowerError
+
+    def checked(request: Any, state: Any) -> Any:
+        sender = request.node.node_id
+        facts = [message.metadata for message in request.messages_list]
+        if any(not f.reply_to_message_id or f.src_node_id != sender for f in facts):
+            said = f"node {sender} pushed what is no reply of its own"
+            raise FlowerError(ApiErrorCode.FLEET_RUN_STATUS_NOT_ALLOWED, said)
+        return push(request=request, state=state)
+
+    return checked
+
+
 def main() -> None:
     """Flower's own `flower-superlink`, guarded."""
     import uvicorn
     from flwr.superlink import main as superlink
     from flwr.superlink.cli.flower_superlink import flower_superlink
+    from flwr.superlink.servicer.fleet import fleet_handlers
 
     from secureafl.deployment import listening
 
     create = superlink.create_app
     superlink.create_app = lambda *words: FleetOnly(create(*words))  # pyrefly: ignore
+    fleet_handlers.push_messages = replies_only(fleet_handlers.push_messages)
     uvicorn.run = listening.run  # pyrefly: ignore
     flower_superlink()
 
