@@ -1,9 +1,13 @@
 """Flower's real server behind the guard, and members and strangers who speak to it directly."""
 
+import contextlib
+import socket
 import sqlite3
 import ssl
+import stat
 import time
 from contextlib import closing
+from pathlib import Path
 
 import httpx
 import pytest
@@ -77,3 +81,38 @@ def test_member_gives_no_orders_in_the_servers_name(tmp_path):
                 with pytest.raises(httpx.HTTPStatusError):
                     member.order(run % 2**64, victim, source)
         assert rows(net, "select * from message_ins where message_id = 'order'") == []
+
+
+def memory(number):
+    """Resident bytes of a process."""
+    lines = Path(f"/proc/{number}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_strangers_do_not_fill_the_memory_and_members_get_through(tmp_path):
+    with Network(tmp_path, rounds=1000) as net, contextlib.ExitStack() as stack:
+        net.serve()
+        net.make_keys("one")
+        net.wait(lambda: len(net.told("keys")) == 1, 60, "keys")
+        assert stat.S_IMODE((net.run / "server" / "superlink.db").stat().st_mode) == 0o600
+        link = net.child("serve", "secureafl.deployment.guard")
+        before = memory(link)
+        trust = ssl.create_default_context(cafile=str(tmp_path / "certs" / "ca.crt"))
+        answers = []
+        for _ in range(60):
+            plain = stack.enter_context(socket.create_connection(("127.0.0.1", net.port), 10))
+            line = stack.enter_context(trust.wrap_socket(plain, server_hostname="127.0.0.1"))
+            line.sendall(b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: x\r\n")
+            line.sendall(b"Content-Length: 16777216\r\n\r\n")
+            with contextlib.suppress(OSError):  # closed meanwhile
+                for _ in range(15):
+                    line.sendall(bytes(2**20))
+            answers.append(line.recv(12))
+        grown = (memory(link) - before) / 2**20
+        print(f"{grown:.0f} MB more")
+        assert set(answers) == {b"HTTP/1.1 401"}
+        assert grown < 100
+        with closing(Member(net, "one")) as member:
+            assert member.number

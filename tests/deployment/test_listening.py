@@ -1,16 +1,21 @@
 """The server listens where it was told to, and nowhere else."""
 
+import contextlib
 import shutil
 import socket
 import subprocess
 import sys
+import threading
+import time
 from contextlib import closing
 
 import pytest
+import uvicorn
 from command import TESTS
 
 from secureafl.core.errors import ConfigError, RunError
-from secureafl.deployment.listening import open_sockets, require_free
+from secureafl.deployment import listening
+from secureafl.deployment.listening import LimitedProtocol, open_sockets, require_free
 from secureafl.deployment.processes import free_port
 from secureafl.deployment.serve import make_address
 
@@ -71,6 +76,67 @@ def test_name_is_refused_since_it_may_mean_several_addresses():
 def test_address_of_another_machine_is_named():
     with pytest.raises(RunError, match=r"203\.0\.113\.7:8000: .*choose another"):
         require_free("203.0.113.7", 8000)
+
+
+async def echo(scope, receive, send):
+    """An application that reads nothing and says yes."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"yes"})
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """Starts the limited server as one of another machine's; its port."""
+    monkeypatch.setattr(listening, "is_loopback", lambda host: False)
+    settings = {"http": LimitedProtocol, "ws": "none", "lifespan": "off", "log_config": None}
+    made = uvicorn.Server(uvicorn.Config(echo, **settings))
+    door = open_sockets("127.0.0.1", free_port())
+    thread = threading.Thread(target=made.run, args=(door,))
+    thread.start()
+    while not made.started and thread.is_alive():
+        time.sleep(0.01)
+    yield door[0].getsockname()[1]
+    made.should_exit = True
+    thread.join()
+    assert not LimitedProtocol._open
+
+
+def connect(port):
+    return socket.create_connection(("127.0.0.1", port), 5)
+
+
+def answer(line):
+    line.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    return line.recv(1000)
+
+
+def test_connection_without_a_whole_head_is_closed(server, monkeypatch):
+    monkeypatch.setattr(listening, "HEAD_SECONDS", 0.3)
+    with connect(server) as silent, connect(server) as slow, connect(server) as honest:
+        slow.sendall(b"GET / HTTP/1.1\r\nHost")
+        assert b"yes" in answer(honest)
+        for line in (silent, slow):
+            with contextlib.suppress(ConnectionResetError):
+                assert line.recv(1) == b""
+    with connect(server) as again:
+        assert b"yes" in answer(again)
+
+
+@pytest.mark.parametrize("limit", ["MOST_CONNECTIONS", "MOST_OF_ONE_ADDRESS"])
+def test_further_connections_are_closed_and_there_is_room_once_others_go(
+    server, monkeypatch, limit
+):
+    monkeypatch.setattr(listening, limit, 2)
+    with connect(server) as one, connect(server) as two:
+        assert b"yes" in answer(one)
+        assert b"yes" in answer(two)
+        with connect(server) as third, contextlib.suppress(ConnectionError):
+            assert answer(third) == b""
+    until = time.monotonic() + 5
+    while LimitedProtocol._open and time.monotonic() < until:
+        time.sleep(0.01)
+    with connect(server) as fourth:
+        assert b"yes" in answer(fourth)
 
 
 # A second network behind a cable: whoever is there must not reach a server on loopback.
