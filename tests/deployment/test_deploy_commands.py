@@ -125,7 +125,7 @@ def test_without_flower_the_extra_is_named(monkeypatch, words):
     assert "secureafl[deploy]" in refused(*words)
 
 
-@pytest.mark.parametrize("words", [["serve"], ["join"], ["keys", "make"], ["keys", "ca"]])
+@pytest.mark.parametrize("words", [["serve"], ["join"], ["backup"], ["keys", "make"]])
 def test_help_shows_an_example(words):
     done = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "200"})
     assert "Example:" in done.output
@@ -143,3 +143,10 @@ def test_damaged_run_is_told_by_serve_itself(file, tmp_path):
     words = ("serve", file, "--out", path, "--address", f"127.0.0.1:{free_port()}")
     assert "rounds 0 to 0 were applied, but journal-0.bin is missing" in refused(*words)
     assert "--accept-loss" in refused(*words)
+
+
+def test_run_is_copied_by_command(tmp_path):
+    Coordinator(tiny(clients=3)).create(tmp_path / "run")
+    done = CliRunner().invoke(app, ["backup", f"{tmp_path}/run", f"{tmp_path}/copy"])
+    assert "after 0 rounds" in done.output
+    assert (tmp_path / "copy" / "experiment.toml").is_file()

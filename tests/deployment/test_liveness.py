@@ -1,6 +1,7 @@
 """A run has one `serve`, which ends what an earlier one left, and its ServerApp leaves with it."""
 
 import os
+import stat
 import subprocess
 import sys
 from contextlib import closing
@@ -41,6 +42,14 @@ def test_server_app_that_outlived_its_serve_is_ended_at_the_start(tmp_path):
     with process(code, FLWR_HOME=str(tmp_path / "run" / "server" / "flower")) as app:
         service(tmp_path / "run").stop()
         assert app.wait(5) < 0
+
+
+def test_database_that_others_could_read_is_closed_to_them(tmp_path):
+    service(tmp_path / "run").stop()
+    database = tmp_path / "run" / "server" / "superlink.db"
+    database.touch(0o644)
+    service(tmp_path / "run").stop()
+    assert stat.S_IMODE(database.stat().st_mode) == 0o600
 
 
 def test_two_serve_do_not_work_on_one_run(tmp_path, monkeypatch):

@@ -24,6 +24,7 @@ JOIN_EXAMPLE = (
     "Example: secureafl join --server learn.example.org:8000 --ca ca.crt --key alice "
     "--data /srv/fashion-mnist"
 )
+BACKUP_EXAMPLE = "Example: secureafl backup runs/real copies/real"
 _TURN_SECONDS = 0.5
 
 
@@ -100,6 +101,17 @@ def _watch(service: Service, rounds: int, quiet: bool, told: list[int]) -> None:
                 progress = progress.after(event) if event.round >= progress.round else progress
             display.tell(Update(name, progress, "running"))
             time.sleep(_TURN_SECONDS)
+
+
+def backup(
+    run: Annotated[Path, typer.Argument(help="Run folder of a server, which may be at work.")],
+    to: Annotated[Path, typer.Argument(help="Folder to make.")],
+) -> None:
+    """Copy a served run; 'secureafl serve --out' with the copy goes on from there."""
+    _require_flower()
+    from secureafl.deployment.backup import back_up
+
+    print(f"{to}: the run after {back_up(run, to)} rounds")
 
 
 def join(

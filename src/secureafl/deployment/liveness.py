@@ -20,6 +20,7 @@ from secureafl.runs.layout import SERVER
 _SERVER = Path(SERVER)
 APP = _SERVER / "app"
 LOG = _SERVER / "log.jsonl"
+DATABASE = _SERVER / "superlink.db"  # Flower's nodes and messages
 SERVE = _SERVER / "serve.lock"  # held while `serve` runs
 ALIVE = _SERVER / "alive"  # the ServerApp's process, attempt and round
 STOP = _SERVER / "stop"  # asks the ServerApp to stop

@@ -20,7 +20,7 @@ from secureafl.deployment.app_folder import write_app
 from secureafl.deployment.coordinator import Coordinator
 from secureafl.deployment.keys import CA, CERTIFICATE, KEYS, SERVER_KEY
 from secureafl.deployment.listening import OWN, numeric_host, require_free
-from secureafl.deployment.liveness import APP, LOG, STOP, hold_run, read_liveness
+from secureafl.deployment.liveness import APP, DATABASE, LOG, STOP, hold_run, read_liveness
 from secureafl.deployment.logs import Log
 from secureafl.deployment.members import MemberList, connect
 from secureafl.deployment.options import TABLE, Options
@@ -91,6 +91,8 @@ class Service:
         (self._home / "flower").mkdir(exist_ok=True)
         (self.out / KEYS).mkdir(exist_ok=True)
         (self.out / STOP).unlink(missing_ok=True)
+        if (self.out / DATABASE).exists():
+            (self.out / DATABASE).chmod(0o600)  # it holds updates
         write_app(self.out / APP)
         values = {**to_mapping(experiment), TABLE: dataclasses.asdict(options)}
         self._file = self._home / EXPERIMENT
@@ -143,7 +145,7 @@ class Service:
     def _superlink(self) -> list[str]:
         guarded = [sys.executable, "-m", "secureafl.deployment.guard"]
         words = ["--isolation", "process", "--disable-runtime-dependency-installation"]
-        words += ["--database", str(self._home / "superlink.db")]
+        words += ["--database", str(self.out / DATABASE)]
         words += ["--host", self._address.host, "--port", str(self._address.port)]
         folder = self._address.certificates
         if folder is None:
