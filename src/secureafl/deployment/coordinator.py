@@ -208,6 +208,7 @@ class Coordinator:
         self._inactivity = InactivityTracker(made.forget_after)
         self._before, self._since = 0.0, time.monotonic()
         found = recover(self.folder, accept_loss)
+        self.notes = found.notes  # what was damaged and could be made up for
         self.folder.rewind(found.events_bytes)
         self._events_checksum = EventsChecksum(path)
         lent = self._restore(found.checkpoint) if found.checkpoint else {0: self.weights}

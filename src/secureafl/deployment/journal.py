@@ -13,7 +13,7 @@ import os
 import struct
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -135,7 +135,7 @@ def read_journal(path: Path, number: int) -> Content:
     return _read_entries(path.name, content, number)
 
 
-def refuse_format(path: Path, written: int) -> None:
+def refuse_format(path: Path, written: int) -> NoReturn:
     """Raise: a file was written by a version whose files this one does not read."""
     remedy = "finish the run with that version, or choose another --out"
     raise RunError(f"{path}: is of format {written}, and this version's is {FORMAT}; {remedy}")

@@ -94,11 +94,11 @@ def recover(folder: RunFolder, accept_loss: bool = False) -> Recovered:
     With `accept_loss` it is set aside instead, and the run goes on with what is left.
     """
     path = folder.path
-    checkpoint, facts, notes = _read_checkpoint(folder)
+    checkpoint, facts, damaged = _read_checkpoint(folder)
     began = checkpoint.round if checkpoint else 0
     chain = _read_chain(path, began)
     reached, applied = began + len(chain.entries), _applied_rounds(path)
-    lost = []
+    lost, notes = [], [f"{name} is damaged" for name in damaged]
     if reached < applied:
         why = "; ".join([*notes, chain.content.fault or "the journals end before them"])
         lost.append(f"rounds {reached} to {applied - 1} were applied, but {why}")
@@ -108,7 +108,7 @@ def recover(folder: RunFolder, accept_loss: bool = False) -> Recovered:
     if lost and not accept_loss:
         remedy = "put the files back from a copy, or go on with what is left: --accept-loss"
         raise RunError(f"{path}: {'; '.join(lost)}; {remedy}")
-    _mend(path, chain, bool(lost), CHECKPOINT if notes else "")
+    _mend(path, chain, bool(lost), damaged)
     if lost:
         _set_aside(path / EVENTS, copy=True)
         size = size if fits else _keep_whole_lines(path, size)
@@ -117,12 +117,12 @@ def recover(folder: RunFolder, accept_loss: bool = False) -> Recovered:
 
 def _read_checkpoint(folder: RunFolder) -> tuple[Checkpoint | None, _Facts, list[str]]:
     """The newest whole checkpoint, what it says of itself, and which are damaged."""
-    damaged = []
+    damaged: list[str] = []
     for name in (CHECKPOINT, BEFORE):
         try:
             found = folder.load_checkpoint(name)
         except RunError:
-            damaged.append(f"{name} is damaged")
+            damaged.append(name)
             continue
         if found is None:
             continue
@@ -131,7 +131,7 @@ def _read_checkpoint(folder: RunFolder) -> tuple[Checkpoint | None, _Facts, list
             refuse_format(folder.path / name, facts.format)
         if (facts.round, facts.events_bytes) == (found.round, found.events_bytes):
             return found, facts, damaged
-        damaged.append(f"{name} is damaged")
+        damaged.append(name)
     return None, _Facts(FORMAT, 0, 0, 0), damaged
 
 
@@ -164,11 +164,11 @@ def _events_fit(path: Path, facts: _Facts) -> bool:
     return whole and EventsChecksum(path).advance(facts.events_bytes) == facts.events_checksum
 
 
-def _mend(path: Path, chain: _Chain, lost: bool, checkpoint: str) -> None:
+def _mend(path: Path, chain: _Chain, lost: bool, damaged: list[str]) -> None:
     """Put out of the way what cannot be read."""
     journal, content = journal_path(path, chain.journal), chain.content
-    if checkpoint:
-        _set_aside(path / checkpoint)
+    for name in damaged:
+        _set_aside(path / name)
     for number, later in journals(path).items():
         if number > chain.journal:
             _set_aside(later)

@@ -61,6 +61,8 @@ def run(grid: Grid, file: Path, out: Path, attempt: str = "") -> None:
     server.open(out)
     (out / LOG).parent.mkdir(exist_ok=True)
     log = Log(out / LOG)
+    for note in server.notes:
+        log("made_up_for", said=note)
     log("serving", round=server.round, rounds=experiment.rounds, attempt=attempt)
     loop = RequestLoop(grid, server, options, log)
     port = options.metrics_port
