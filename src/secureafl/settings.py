@@ -11,6 +11,7 @@ are given as well win.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import importlib
@@ -18,13 +19,16 @@ import math
 import sys
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from secureafl.core.errors import ConfigError
 
 Table = Mapping[str, type]
+
+_IMPORTED: ContextVar[Collection[str] | None] = ContextVar("imported", default=None)
 
 DEFAULTS = "paper"  # the preset that is no change
 
@@ -109,6 +113,16 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; did you mean '{close[0]}'?" if close else f"; known: {', '.join(known) or 'none'}"
 
 
+@contextlib.contextmanager
+def only_importing(kinds: Collection[str]) -> Iterator[None]:
+    """Inside, no module:Class but these is imported: the settings are a stranger's."""
+    before = _IMPORTED.set(kinds)
+    try:
+        yield
+    finally:
+        _IMPORTED.reset(before)
+
+
 def find_class(kind: str, table: Table, path: str) -> type:
     """The class a `kind` names: an entry of the table, or module:Class of the user's own.
 
@@ -119,6 +133,9 @@ def find_class(kind: str, table: Table, path: str) -> type:
         if kind not in table:
             raise ConfigError(f"unknown {path} {kind!r}{did_you_mean(kind, table)}")
         return table[kind]
+    allowed = _IMPORTED.get()
+    if allowed is not None and kind not in allowed:
+        raise ConfigError(f"{path} = {kind!r}: nothing is imported here but what was allowed")
     module, _, name = kind.partition(":")
     # A user's file lies in the folder the command runs in, which a console script does not search.
     here = str(Path.cwd())

@@ -1,5 +1,6 @@
 import http.client
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -209,6 +210,26 @@ def test_without_the_token_nothing_is_told(tmp_path, serve):
     assert "HttpOnly" in cookie
     assert "SameSite=Strict" in cookie
     assert ask(server, "/", Cookie=cookie.split(";")[0]).status == 200
+
+
+def test_names_of_headers_may_be_written_small(tmp_path, serve):
+    server = serve(tmp_path, token=TOKEN)
+    assert ask(server, "/", authorization=f"Bearer {TOKEN}").status == 200
+    assert ask(server, "/", cookie=f"secureafl_token={TOKEN}").status == 200
+    assert not Access(None).refusal({"host": "127.0.0.1"}, {})
+
+
+@pytest.mark.parametrize("path", ["http://[", "/?" + "&".join(f"a{n}=1" for n in range(60))])
+def test_address_that_makes_no_sense_is_refused_without_a_traceback(
+    tmp_path, serve, path, monkeypatch
+):
+    raised = []
+    monkeypatch.setattr(Dashboard, "handle_error", lambda *words: raised.append(words))
+    place = "127.0.0.1", serve(tmp_path, token=TOKEN).server_address[1]
+    with socket.create_connection(place, 10) as line:
+        line.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+        assert b" 400 " in line.makefile("rb").readline()
+    assert raised == []
 
 
 @pytest.mark.parametrize(

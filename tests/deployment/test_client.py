@@ -19,6 +19,7 @@ from secureafl.deployment.trainer import ClientOptions, Trainer
 from secureafl.deployment.worker import Job, TrainerCache, options_from, request_update
 from secureafl.experiment import write_experiment
 
+TINY = "reference.tiny_task:TinyTask"
 WEIGHTS = np.linspace(-0.1, 0.1, 111).astype(np.float32)
 
 
@@ -85,7 +86,7 @@ def test_worker_answers_over_its_socket_and_survives_nonsense(tmp_path):
     place = tmp_path / "w.sock"
     code = f"import sys; sys.path[:0] = {sys.path!r}; from pathlib import Path; " + (
         "from secureafl.deployment import worker; "
-        f"worker.serve(Path({str(place)!r}), worker.options_from({{}}))"
+        f"worker.serve(Path({str(place)!r}), worker.options_from({{'allow': [{TINY!r}]}}))"
     )
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE) as process:
         try:
@@ -105,13 +106,27 @@ def test_worker_answers_over_its_socket_and_survives_nonsense(tmp_path):
             process.terminate()
 
 
+@pytest.mark.parametrize("text", ['task = "trap:Task"', '[task]\nkind = "trap:Task"'])
+def test_client_imports_nothing_that_a_message_names(tmp_path, monkeypatch, text):
+    (tmp_path / "trap.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="nothing is imported here"):
+        TrainerCache(options_from({"allow": [TINY]})).train(Job(text, 0, 0), WEIGHTS)
+
+
+def test_defence_of_the_servers_own_is_no_matter_of_its_clients():
+    text = write_experiment(tiny(defense={"kind": "simulation.spies:Surroundings"}))
+    update, _ = TrainerCache(options_from({"allow": [TINY]})).train(Job(text, 0, 0), WEIGHTS)
+    np.testing.assert_array_equal(update, trained().update)
+
+
 def test_client_app_needs_no_torch():
     code = "import secureafl.deployment.client_app, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_one_data_set_at_a_time_is_kept():
-    trainers = TrainerCache(options_from({}))
+    trainers = TrainerCache(options_from({"allow": [TINY]}))
     for seed in range(3):
         trainers.train(Job(write_experiment(tiny(seed=seed)), 0, 0), WEIGHTS)
     assert len(trainers._trainers) == 1
@@ -131,7 +146,7 @@ def test_private_keys_are_private_and_nothing_is_overwritten(tmp_path):
 
 def test_keys_are_registered_and_revoked_by_name(tmp_path):
     run = tmp_path / "run"
-    run.mkdir()
+    (run / "server").mkdir(parents=True)
     place = register(make_key(tmp_path / "alice"), run)
     assert place == run / "server" / "keys" / "alice.pub"
     with pytest.raises(ConfigError, match="registered: alice"):
@@ -141,7 +156,7 @@ def test_keys_are_registered_and_revoked_by_name(tmp_path):
 
 
 def test_private_key_is_not_registered(tmp_path):
-    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "server").mkdir(parents=True)
     make_key(tmp_path / "alice")
     with pytest.raises(ConfigError, match="not a public key"):
         register(tmp_path / "alice", tmp_path / "run")
@@ -153,8 +168,6 @@ def test_off_loopback_neither_side_starts_unprotected(address, tmp_path):
         make_address(address, None, False)
     with pytest.raises(ConfigError, match="--insecure"):
         ClientService(address, {}, None, None, False)
-    assert make_address(address, None, True).host == "0.0.0.0"
-    assert make_address("127.0.0.1:8000", None, False).host == "127.0.0.1"
 
 
 def test_key_without_tls_is_refused(tmp_path):

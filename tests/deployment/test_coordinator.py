@@ -17,10 +17,12 @@ from secureafl.core.errors import ConfigError, RunError
 from secureafl.core.trees import name_tensors
 from secureafl.deployment import coordinator as module
 from secureafl.deployment.coordinator import Coordinator
+from secureafl.deployment.journal import journals
 from secureafl.deployment.messages import Answer
 from secureafl.deployment.trainer import ClientOptions, Trainer
 from secureafl.report.page import write_report
 from secureafl.runs.layout import EVENTS, read_json
+from secureafl.runs.query import results_table
 
 EXPERIMENT = tiny(
     clients=4, rounds=9, attack={"kind": "sign_flip", "factor": 10.0}, malicious=1, forget_after=4
@@ -138,6 +140,7 @@ def run_until_killed(path, killer, moment):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_kill_at_every_change_of_the_disk_loses_no_applied_round(tmp_path, monkeypatch):
     run, copy = tmp_path / "run", tmp_path / "copy"
+    monkeypatch.setattr("secureafl.runs.folder._PACE_SECONDS", 1e9)  # the same moments every time
     with monkeypatch.context() as patch:
         killer = Killer(patch, run, copy)
         reference = run_until_killed(run, killer, -1)
@@ -177,6 +180,12 @@ def test_killed_again_and_again_the_run_ends_as_its_replay(tmp_path):
     assert write_report([path], tmp_path / "report").is_file()
 
 
+def test_results_know_a_run_that_no_server_app_has_opened_yet(tmp_path):
+    Coordinator(EXPERIMENT).create(tmp_path / "run")
+    answer = results_table([tmp_path]).query("select rounds, finished, started from runs")
+    assert answer.rows == [(9, False, None)]
+
+
 def test_checkpoint_is_made_when_the_journal_outgrows_it(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_SMALL_JOURNAL", 0)
     monkeypatch.setattr(Coordinator, "_state_bytes", lambda _: 5000)
@@ -185,9 +194,10 @@ def test_checkpoint_is_made_when_the_journal_outgrows_it(tmp_path, monkeypatch):
         clients = Clients(experiment)
         for _ in range(50):
             clients.turn(server)
-            (journal,) = (tmp_path / "run").glob("journal-*.bin")
-            assert journal.stat().st_size <= 5000
-        assert journal.name != "journal-0.bin"
+            found = journals(tmp_path / "run")
+            assert len(found) <= 2  # that of the checkpoint, and of the one before it
+            assert found[max(found)].stat().st_size <= 5000
+        assert min(found) > 0
 
 
 def test_model_after_training_counts_as_the_step_towards_it(tmp_path):

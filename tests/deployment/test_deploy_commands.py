@@ -1,14 +1,19 @@
 """`secureafl serve`, `join` and `keys` as typed; what they keep running is tested elsewhere."""
 
 import pytest
+from simulation.small import tiny
 from typer.testing import CliRunner
 
 from secureafl.cli import deploy
 from secureafl.cli.app import app
 from secureafl.core.errors import ConfigError, RunError
+from secureafl.deployment.coordinator import Coordinator
 from secureafl.deployment.options import Options, read_file
+from secureafl.deployment.processes import free_port
+from secureafl.experiment import from_mapping
 
-EXPERIMENT = 'clients = 3\n[task]\nkind = "reference.tiny_task:TinyTask"\n'
+TASK = {"kind": "reference.tiny_task:TinyTask"}
+EXPERIMENT = f'clients = 3\n[task]\nkind = "{TASK["kind"]}"\n'
 
 
 def refused(*words):
@@ -63,6 +68,36 @@ def test_finished_run_is_not_served_again(file, tmp_path):
     assert "finished" in done.output
 
 
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_resume_leaves_a_deployed_run_alone(tmp_path, checkpoint):
+    path, experiment = tmp_path / "run", tiny(clients=3)
+    server = Coordinator(experiment)
+    server.create(path)
+    server.open(path)
+    server.receive(0, server.lend(), "m", "wrong_shape")
+    if checkpoint:
+        server.save()
+    server._journal.close()
+    server.folder.close()
+    before = contents(path)
+    assert "secureafl serve" in refused("resume", path)
+    assert contents(path) == before
+
+
+def test_simulated_run_is_not_served(file, tmp_path):
+    done = CliRunner().invoke(app, ["run", str(file), "--rounds", "2", "--out", f"{tmp_path}/run"])
+    assert done.exit_code == 0
+    (tmp_path / "run" / "result.json").unlink()
+    before = contents(tmp_path / "run")
+    file.write_text("rounds = 2\n" + EXPERIMENT)
+    assert "holds a simulation" in refused("serve", file, "--out", tmp_path / "run")
+    assert contents(tmp_path / "run") == before
+
+
 def test_wrong_attack_of_a_test_client_is_named():
     assert "unknown attack" in refused("join", "--server", "127.0.0.1:1", "--attack", "sign_flop")
     words = ("join", "--server", "127.0.0.1:1", "--attack", "sign_flip", "--set", "factor=3")
@@ -71,7 +106,7 @@ def test_wrong_attack_of_a_test_client_is_named():
 
 def test_keys_by_command(tmp_path):
     runner, key = CliRunner(), tmp_path / "alice"
-    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "server").mkdir(parents=True)
     run = ["--run", str(tmp_path / "run")]
     assert runner.invoke(app, ["keys", "make", str(key)]).exit_code == 0
     assert runner.invoke(app, ["keys", "register", f"{key}.pub", *run]).exit_code == 0
@@ -90,7 +125,28 @@ def test_without_flower_the_extra_is_named(monkeypatch, words):
     assert "secureafl[deploy]" in refused(*words)
 
 
-@pytest.mark.parametrize("words", [["serve"], ["join"], ["keys", "make"], ["keys", "ca"]])
+@pytest.mark.parametrize("words", [["serve"], ["join"], ["backup"], ["keys", "make"]])
 def test_help_shows_an_example(words):
     done = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "200"})
     assert "Example:" in done.output
+
+
+def test_damaged_run_is_told_by_serve_itself(file, tmp_path):
+    path = tmp_path / "run"
+    server = Coordinator(from_mapping({"clients": 3, "task": TASK}))
+    server.create(path)
+    server.open(path)
+    server.receive(0, server.lend(), "m", "wrong_shape")
+    server._journal.close()
+    server.folder.close()
+    (path / "journal-0.bin").unlink()
+    words = ("serve", file, "--out", path, "--address", f"127.0.0.1:{free_port()}")
+    assert "rounds 0 to 0 were applied, but journal-0.bin is missing" in refused(*words)
+    assert "--accept-loss" in refused(*words)
+
+
+def test_run_is_copied_by_command(tmp_path):
+    Coordinator(tiny(clients=3)).create(tmp_path / "run")
+    done = CliRunner().invoke(app, ["backup", f"{tmp_path}/run", f"{tmp_path}/copy"])
+    assert "after 0 rounds" in done.output
+    assert (tmp_path / "copy" / "experiment.toml").is_file()

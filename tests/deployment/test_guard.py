@@ -1,15 +1,25 @@
 """Strangers reach the clients' part of Flower's server and nothing else."""
 
 import asyncio
+from base64 import b64encode
+from datetime import timedelta
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.message_pb2 import Message, Metadata
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.date import now
+from flwr.supercore.error import FlowerError
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
-from secureafl.deployment.guard import LARGEST_REQUEST, FleetOnly, is_loopback
+from secureafl.deployment.guard import FleetOnly, is_loopback, replies_only, signer
+from secureafl.deployment.limits import LARGEST_REQUEST, ByteBudget, limit_body
 
 HOME, STRANGER = "127.0.0.1", "203.0.113.9"
 
 
-def status(path, client=STRANGER, headers=(), body=(b"",), kind="http"):
+def status(path, client=STRANGER, headers=(), body=(b"",), kind="http", sender_of=None):
     """What the guarded application answers; 200 if the request got through with its whole body."""
     sent = []
 
@@ -30,8 +40,12 @@ def status(path, client=STRANGER, headers=(), body=(b"",), kind="http"):
         sent.append(message)
 
     scope = {"type": kind, "path": path, "client": (client, 5), "headers": list(headers)}
-    asyncio.run(FleetOnly(inner)(scope, receive, send))
+    asyncio.run(FleetOnly(inner, sender_of)(scope, receive, send))
     return sent[0]["status"]
+
+
+def length(size):
+    return [(b"content-length", str(size).encode())]
 
 
 @pytest.mark.parametrize(
@@ -69,9 +83,12 @@ def test_request_that_announces_too_much_or_nonsense_is_not_read(length):
 
 
 def test_request_that_grows_too_large_is_cut_off():
-    piece = bytes(2**20)
-    assert status("/v1/fleet/push-object", body=[piece] * 16) == 200
-    assert status("/v1/fleet/push-object", body=[piece] * 17) == 400
+    piece, chunked = bytes(2**20), [(b"transfer-encoding", b"chunked")]
+    assert status("/v1/fleet/push-object", headers=chunked, body=[piece] * 16) == 200
+    assert status("/v1/fleet/push-object", headers=chunked, body=[piece] * 17) == 400
+    assert status("/v1/fleet/push-object", headers=length(2**20), body=[piece]) == 200
+    assert status("/v1/fleet/push-object", headers=length(2**20), body=[piece, b"x"]) == 400
+    assert status("/v1/fleet/push-object", body=[b"x"]) == 400  # announced none
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost"])
@@ -84,3 +101,122 @@ def test_loopback_is_known(host):
 )
 def test_all_else_is_not_loopback(host):
     assert not is_loopback(host)
+
+
+def pushed(**facts):
+    """What the guarded handler does with a message that node 7 pushes."""
+    metadata = {"src_node_id": 7, "reply_to_message_id": "asked", **facts}
+    message = Message(metadata=Metadata(**metadata))
+    request = PushMessagesRequest(node=Node(node_id=7), messages_list=[message])
+    return replies_only(lambda request, state: "stored")(request, None)
+
+
+def test_client_pushes_replies_of_its_own():
+    assert pushed() == "stored"
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"reply_to_message_id": "", "src_node_id": 1, "dst_node_id": 8},  # the server's number
+        {"reply_to_message_id": ""},
+        {"src_node_id": 1},
+        {"src_node_id": 8},
+    ],
+)
+def test_client_speaks_neither_for_the_server_nor_for_another(facts):
+    with pytest.raises(FlowerError, match="no reply of its own"):
+        pushed(**facts)
+
+
+def body_read(sender_of, size):
+    """Whether any of a body is asked for."""
+    asked = []
+
+    async def inner(scope, receive, send):
+        asked.append(await receive())
+
+    async def receive():
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message):
+        assert message.get("status", 401) == 401
+
+    path = "/v1/fleet/push-object"
+    scope = {"type": "http", "path": path, "client": (STRANGER, 5), "headers": length(size)}
+    asyncio.run(FleetOnly(inner, sender_of)(scope, receive, send))
+    return bool(asked)
+
+
+def test_body_of_a_stranger_is_not_read():
+    assert body_read(lambda _: b"key", LARGEST_REQUEST)
+    assert not body_read(lambda _: None, LARGEST_REQUEST)
+    assert body_read(lambda _: None, 200)  # Flower itself says that the key is not registered
+
+
+def heads(key, signed_at=0.0, stranger=None):
+    """What a client's request begins with."""
+    signed = (now() + timedelta(seconds=signed_at)).isoformat().encode()
+    signature = sign_message(stranger or key, signed)
+    public = public_key_to_bytes(key.public_key())
+    return {
+        b"flwr-public-key": b64encode(public),
+        b"flwr-signature": b64encode(signature),
+        b"flwr-timestamp": signed,
+    }
+
+
+def test_signature_of_a_registered_key_is_known_by_the_head():
+    key, other = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
+    public = public_key_to_bytes(key.public_key())
+    sender_of = signer({public: 7}.get)
+    assert sender_of(heads(key)) == public
+    assert sender_of(heads(other)) is None
+    assert sender_of(heads(key, stranger=other)) is None
+    assert sender_of(heads(key, signed_at=-3600.0)) is None
+    assert sender_of({}) is None
+    for name in heads(key):
+        for wrong in (b"", b"\xff", b"x", b"AAAA"):
+            assert sender_of({**heads(key), name: wrong}) is None
+
+
+def test_bodies_wait_while_others_are_under_way():
+    async def play():
+        budget = ByteBudget(total=10, each=6)
+        await budget.take("a", 6)
+        for sender, size in (("a", 1), ("b", 5)):  # one's own share, and what is left for all
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(budget.take(sender, size), 0.01)
+        await budget.take("b", 4)
+        waiting = asyncio.create_task(budget.take("c", 5))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await budget.give_back("a", 6)
+        await asyncio.wait_for(waiting, 1.0)
+
+    asyncio.run(play())
+
+
+def test_body_that_takes_too_long_is_cut_off():
+    async def never():
+        await asyncio.sleep(60)
+
+    async def play():
+        return await limit_body(never, 100, seconds=0.02)()
+
+    assert asyncio.run(play()) == {"type": "http.disconnect"}
+
+
+def test_waiting_for_a_client_to_go_is_not_limited():
+    async def play():
+        messages = [{"type": "http.request", "body": b"x"}]
+
+        async def receive():
+            await asyncio.sleep(0 if messages else 0.05)
+            return messages.pop() if messages else {"type": "http.disconnect", "gone": True}
+
+        limited = limit_body(receive, 100, seconds=0.02)
+        await limited()
+        return await limited()
+
+    assert asyncio.run(play())["gone"]

@@ -15,8 +15,8 @@ from deployment.replay import replayed_weights
 
 from secureafl.attacks import SignFlip
 from secureafl.core.events import ArrivalEvent
-from secureafl.deployment.keys import make_certificates, make_key, revoke
-from secureafl.deployment.processes import free_port
+from secureafl.deployment.keys import make_certificates, make_key, register, revoke
+from secureafl.deployment.processes import free_port, is_alive
 from secureafl.runs.events import read_events
 
 
@@ -153,3 +153,33 @@ def test_strangers_are_refused_and_the_server_stops_and_goes_on(tmp_path):
         net.serve()
         net.wait(lambda: len(arrivals(net.run)) > rounds, 200, "further round")
         assert net.told("serving")[-1]["round"] == rounds
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_killed_serve_is_gone_on_with_and_a_replaced_key_counts_at_once(tmp_path):
+    with Network(tmp_path, rounds=1000) as net:
+        net.serve()
+        net.make_keys("one", "two")
+        net.join("one")
+        two = net.join("two")
+        net.wait(lambda: len({line["node"] for line in net.told("arrival")}) == 2, 200, "arrivals")
+        before, old_app = note(net, {}), net.server_app()
+        net.processes["serve"].kill()
+        net.processes["serve"].wait()
+        net.serve()
+        net.wait(lambda: note(net, {}) > before, 200, "further round")
+        assert net.server_app() != old_app
+        assert not is_alive(old_app)
+
+        # The same name with another key: the old key is out, the new one is in.
+        (tmp_path / "new").mkdir()
+        register(make_key(tmp_path / "new" / "two"), net.run)
+        net.wait(lambda: "not let in" in net.log("two").read_text(), 120, "refusal")
+        two.terminate()
+        nodes = {line["node"] for line in net.told("arrival")}
+        net.join("new/two")
+        net.wait(lambda: {n["node"] for n in net.told("arrival")} - nodes, 200, "new node")
+        said = [line["said"] for line in net.told("keys")]
+        assert sum("key two: node" in line for line in said) == 1
+        assert sum("key two: let in" in line for line in said) == 2

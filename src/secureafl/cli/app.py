@@ -277,6 +277,7 @@ app.command(epilog=TABLE_EXAMPLE)(table)
 app.command(epilog=THEORY_EXAMPLE)(theory)
 app.command(epilog=deploy.SERVE_EXAMPLE)(deploy.serve)
 app.command(epilog=deploy.JOIN_EXAMPLE)(deploy.join)
+app.command(epilog=deploy.BACKUP_EXAMPLE)(deploy.backup)
 app.add_typer(deploy.keys, name="keys", no_args_is_help=True)
 
 

@@ -24,6 +24,7 @@ JOIN_EXAMPLE = (
     "Example: secureafl join --server learn.example.org:8000 --ca ca.crt --key alice "
     "--data /srv/fashion-mnist"
 )
+BACKUP_EXAMPLE = "Example: secureafl backup runs/real copies/real"
 _TURN_SECONDS = 0.5
 
 
@@ -51,6 +52,10 @@ def serve(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Let anybody in, unencrypted, from anywhere.")
     ] = False,
+    accept_loss: Annotated[
+        bool,
+        typer.Option("--accept-loss", help="Go on without rounds that can no longer be read."),
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
     """Serve an experiment to real clients, through kills and restarts, to its end.
@@ -69,7 +74,7 @@ def serve(
     if (path / RESULT).is_file():
         print(f"{path}: finished")
         return
-    service = Service(experiment, options, path, where)
+    service = Service(experiment, options, path, where, accept_loss)
     try:
         with stop_signals() as told:
             _watch(service, experiment.rounds, quiet, told)
@@ -98,6 +103,17 @@ def _watch(service: Service, rounds: int, quiet: bool, told: list[int]) -> None:
             time.sleep(_TURN_SECONDS)
 
 
+def backup(
+    run: Annotated[Path, typer.Argument(help="Run folder of a server, which may be at work.")],
+    to: Annotated[Path, typer.Argument(help="Folder to make.")],
+) -> None:
+    """Copy a served run; 'secureafl serve --out' with the copy goes on from there."""
+    _require_flower()
+    from secureafl.deployment.backup import back_up
+
+    print(f"{to}: the run after {back_up(run, to)} rounds")
+
+
 def join(
     server: Annotated[str, typer.Option(help="Where the server listens, HOST:PORT.")],
     data: Annotated[
@@ -115,6 +131,13 @@ def join(
     protect: Annotated[
         Protected, typer.Option(help="What is protected: one sample, or all of this client's.")
     ] = Protected.example,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE:CLASS",
+            help="Task of one's own that the server may ask for; nothing else is imported.",
+        ),
+    ] = None,
     attack: Annotated[
         str, typer.Option(help="FOR TESTS: play this attack, and say so to the server.")
     ] = "",
@@ -133,6 +156,7 @@ def join(
     from secureafl.sweep.cells import stop_signals
 
     client_options: dict[str, Any] = {"data": data, "attack": _attack(attack, set_ or [])}
+    client_options["allow"] = allow or []
     if clip or noise:
         client_options["privacy"] = {"clip": clip, "noise": noise, "unit": protect.value}
     options_from(client_options)  # a wrong setting shows here, not in the worker

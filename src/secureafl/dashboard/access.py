@@ -23,6 +23,7 @@ class Access(NamedTuple):
 
     def refusal(self, headers: Mapping[str, str], query: Mapping[str, list[str]]) -> str:
         """Why a request is turned away; empty if it is not."""
+        headers = {name.lower(): value for name, value in headers.items()}  # HTTP/2 writes them so
         if self.token is None:
             # Another site may point its own name at 127.0.0.1; its name is then in this header.
             own = is_loopback(_host(headers))
@@ -51,19 +52,19 @@ def is_loopback(host: str) -> bool:
 
 def _host(headers: Mapping[str, str]) -> str:
     try:
-        return urlsplit(f"//{headers.get('Host', '')}").hostname or ""
+        return urlsplit(f"//{headers.get('host', '')}").hostname or ""
     except ValueError:
         return ""
 
 
 def _bearer(headers: Mapping[str, str]) -> str:
-    kind, _, token = headers.get("Authorization", "").partition(" ")
+    kind, _, token = headers.get("authorization", "").partition(" ")
     return token if kind.lower() == "bearer" else ""
 
 
 def _cookie(headers: Mapping[str, str]) -> str:
     try:
-        found = SimpleCookie(headers.get("Cookie", "")).get(COOKIE)
+        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
     except CookieError:
         return ""
     return found.value if found else ""

@@ -38,6 +38,7 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _MOST_STREAMS = 64
+_MOST_FIELDS = 50  # of an address
 _MOST_OVERLAID = 7  # as many colours as there are
 _PATIENCE = 30.0  # seconds a reader may keep us waiting
 
@@ -84,8 +85,12 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing: a token in an address must not get into a log."""
 
     def do_GET(self) -> None:
-        url = urlsplit(self.path)
-        query = parse_qs(url.query, max_num_fields=50)
+        try:
+            url = urlsplit(self.path)
+            query = parse_qs(url.query, max_num_fields=_MOST_FIELDS)
+        except ValueError:
+            self._send(400, "text/plain", "no such address")
+            return
         refusal = self.server.access.refusal(dict(self.headers.items()), query)
         if refusal:
             self._send(403, _TYPES[".html"], f"<!doctype html><title>403</title><p>{refusal}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 REQUEST = "request"  # the record beside the model's arrays: client, version, experiment
 WORKER = "worker"  # in a node's settings: the socket of its worker
+ALLOW = "SECUREAFL_ALLOW"  # variable of a node without one: as `join --allow`, with blanks between
 
 app = ClientApp()
 
@@ -49,7 +51,7 @@ def train(message: Message, context: Context) -> Message:
 
 @functools.cache
 def _own_trainers() -> TrainerCache:
-    return TrainerCache(options_from({}))
+    return TrainerCache(options_from({"allow": os.environ.get(ALLOW, "").split()}))
 
 
 def named_arrays(

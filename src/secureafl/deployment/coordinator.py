@@ -23,13 +23,21 @@ from secureafl.core.inactivity import InactivityTracker
 from secureafl.core.ledger import Ledger
 from secureafl.core.server import Server, ServerState, Upload, name_state
 from secureafl.core.trees import name_tensors, rebuild
-from secureafl.deployment.journal import Entry, Journal
+from secureafl.deployment.journal import Entry, Journal, journals
 from secureafl.deployment.messages import Answer
+from secureafl.deployment.recovery import (
+    BEFORE,
+    FACTS,
+    EventsChecksum,
+    keep_checkpoint,
+    make_facts,
+    recover,
+)
 from secureafl.deployment.slots import SlotRegistry
 from secureafl.experiment import Experiment, write_experiment
 from secureafl.runs.events import read_events
 from secureafl.runs.folder import Checkpoint, RunFolder
-from secureafl.runs.layout import PROVENANCE, read_json
+from secureafl.runs.layout import EVENTS, PROVENANCE, read_json
 from secureafl.runtime.clients import Clients
 from secureafl.runtime.devices import ComputeContext, choose_device, on_device
 from secureafl.runtime.events import arrival_event, evaluation_event
@@ -175,13 +183,23 @@ class Coordinator:
             "data_fingerprint": data.fingerprint,
             "sessions": [],
         }
-        RunFolder.create(path, write_experiment(made), provenance).close()
+        RunFolder.create(path, write_experiment(made), provenance, deployed=True).close()
 
-    def open(self, path: Path) -> None:
-        """Go on from what the folder holds: its checkpoint, with the journal after it applied."""
-        made = self.experiment
-        require_same(made, path)
-        self.folder = RunFolder(path)
+    def open(self, path: Path, accept_loss: bool = False) -> None:
+        """Go on from what the folder holds: its checkpoint, with the journal after it applied.
+
+        If rounds that were applied cannot be read any more, only `accept_loss` goes on.
+        """
+        require_same(self.experiment, path)
+        self.folder = RunFolder(path, deployed=True)
+        try:
+            self._go_on(accept_loss)
+        except Exception:
+            self.folder.close()
+            raise
+
+    def _go_on(self, accept_loss: bool) -> None:
+        made, path = self.experiment, self.folder.path
         if self.folder.finished:
             raise RunError(f"{path}: already finished; see it with 'secureafl report {path}'")
         if read_json(path / PROVENANCE).get("data_fingerprint") != self._data.fingerprint:
@@ -189,13 +207,16 @@ class Coordinator:
         self.slots = SlotRegistry(path, made.clients, made.forget_after)
         self._inactivity = InactivityTracker(made.forget_after)
         self._before, self._since = 0.0, time.monotonic()
-        checkpoint = self.folder.load_checkpoint()
-        self.folder.rewind(checkpoint.events_bytes if checkpoint else 0)
-        lent = self._restore(checkpoint) if checkpoint else {0: self.weights}
+        found = recover(self.folder, accept_loss)
+        self.notes = found.notes  # what was damaged and could be made up for
+        self.folder.rewind(found.events_bytes)
+        self._events_checksum = EventsChecksum(path)
+        lent = self._restore(found.checkpoint) if found.checkpoint else {0: self.weights}
+        self._saved = self.round
         self.folder.add_session(describe_session(made, self.device, self.round))
-        self._journal = Journal(path, self.round)
+        self._journal = Journal(path, found.journal)
         with self._compute:
-            self._replay(self._journal.read(), lent)
+            self._replay(found.entries, lent)
         self.folder.flush()
 
     def _restore(self, checkpoint: Checkpoint) -> dict[int, Tensor]:
@@ -227,12 +248,21 @@ class Coordinator:
             self._state.ledger.lend(self.round, self.weights, answers[self.round])
 
     def save(self) -> None:
-        """A checkpoint, and a journal that begins with it."""
+        """A checkpoint, and a journal that begins with it; those of the one before it stay."""
+        path, needed = self.folder.path, self._saved
         named = name_state(self._state).items()
         arrays = {name: tensor.detach().cpu().numpy() for name, tensor in named}
+        self.folder.flush()
+        size = (path / EVENTS).stat().st_size
+        arrays[FACTS] = make_facts(self.round, size, self._events_checksum.advance(size))
+        keep_checkpoint(path)
         self.folder.save_checkpoint(arrays, self.round, self._seconds())
+        self._saved = self.round
         self._journal.close()
-        self._journal = Journal(self.folder.path, self.round)
+        self._journal = Journal(path, self.round)
+        for number, old in journals(path).items():
+            if number < needed:
+                old.unlink()
 
     def _state_bytes(self) -> int:
         return sum(t.nbytes for t in name_tensors(self._state.defense, "").values())
@@ -249,7 +279,9 @@ class Coordinator:
                 "malicious_clients": sorted(self._malicious),
             }
             write_result(self.folder, self.experiment, self.weights, facts, self._seconds())
-            self._journal.remove()
+            self._journal.close()
+            for path in (self.folder.path / BEFORE, *journals(self.folder.path).values()):
+                path.unlink(missing_ok=True)
         else:
             self.save()
             self._journal.close()

@@ -1,8 +1,9 @@
 """The uploads since the last checkpoint, on disk before they are applied.
 
 A checkpoint and the journal after it give the same bits again: the server step is a function of
-what it is fed. A journal belongs to one checkpoint by its name, so that an upload is never fed to
-a state that holds it already, wherever between the two files a kill comes.
+what it is fed. A journal belongs to one checkpoint by its name and its head, so that an upload is
+never fed to a state that holds it already, wherever between the two files a kill comes. Records
+are numbered by their rounds and carry a checksum; what does not fit is left where it is.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -22,8 +22,12 @@ from secureafl.core.errors import RunError
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-_HEAD = struct.Struct("<4sIII")  # mark, bytes of the facts, bytes of the numbers, checksum of both
-_MARK = b"SAFJ"
+FORMAT = 2  # of journals and of what a checkpoint says of itself
+_FILE = struct.Struct("<8sIQ")  # mark, format, round of the checkpoint
+_FILE_MARK, _FIRST_FORMAT = b"SAFLJRNL", b"SAFJ"  # files of the first format had no head
+_HEAD = struct.Struct("<4sIII")  # mark, bytes of the facts, bytes of the numbers, checksum
+_MARK = b"SAFR"
+_CUT = "is cut"
 
 
 class Entry(NamedTuple):
@@ -38,17 +42,35 @@ class Entry(NamedTuple):
     update: Float[np.ndarray, " d"] | None  # None if it was refused
 
 
-class Journal:
-    """The file of one checkpoint."""
+class Content(NamedTuple):
+    """What a journal holds up to its first fault."""
 
-    def __init__(self, folder: Path, round: int) -> None:
-        """That of the checkpoint made after `round` arrivals; journals of others are deleted."""
-        self._path = folder / f"journal-{round}.bin"
-        for other in folder.glob("journal-*.bin"):
-            if other != self._path:
-                other.unlink()
+    entries: list[Entry]
+    end: int  # bytes up to there
+    fault: str  # what is wrong there; empty: nothing
+    cut: bool = False  # whether it is a record that breaks off at the end of the file
+
+
+def journal_path(folder: Path, number: int) -> Path:
+    """The journal of the checkpoint made after so many arrivals."""
+    return folder / f"journal-{number}.bin"
+
+
+def journals(folder: Path) -> dict[int, Path]:
+    """All journals of a run, by the round they begin with."""
+    found = ((path, path.stem.removeprefix("journal-")) for path in folder.glob("journal-*.bin"))
+    return {int(number): path for path, number in found if number.isdigit()}
+
+
+class Journal:
+    """The file of one checkpoint, to be added to."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        """That of the checkpoint made after so many arrivals, in a folder of its user alone."""
+        self._path = journal_path(folder, number)
+        if not self._path.exists():
+            _create(self._path, _FILE.pack(_FILE_MARK, FORMAT, number))
         self._file = self._path.open("ab")
-        _sync_folder(folder)
 
     @property
     def size(self) -> int:
@@ -61,59 +83,95 @@ class Journal:
         self._file.flush()
         os.fsync(self._file.fileno())
 
-    def read(self) -> list[Entry]:
-        """All entries; a last one that a kill has cut is cut off, for it was never applied."""
-        content = self._path.read_bytes()
-        whole = list(unpack(content))
-        end = whole[-1][1] if whole else 0
-        if end < len(content):
-            os.truncate(self._path, end)
-        return [entry for entry, _ in whole]
-
     def close(self) -> None:
         """Release the file."""
         self._file.close()
 
-    def remove(self) -> None:
-        """Delete the file: the run is finished."""
-        self.close()
-        self._path.unlink()
+
+def _create(path: Path, head: bytes) -> None:
+    """A journal appears with its head or not at all; it holds updates, so it is private."""
+    fresh = path.with_name(f".{path.name}")
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(head)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    number = os.open(path.parent, os.O_RDONLY)  # names of files are on the disk too
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 def pack(entry: Entry) -> bytes:
     """The entry as bytes."""
     facts = json.dumps(entry._replace(update=None)._asdict()).encode()
     numbers = b"" if entry.update is None else np.asarray(entry.update, "<f4").tobytes()
-    checksum = zlib.crc32(numbers, zlib.crc32(facts))
-    return _HEAD.pack(_MARK, len(facts), len(numbers), checksum) + facts + numbers
+    return _HEAD.pack(_MARK, len(facts), len(numbers), _checksum(facts, numbers)) + facts + numbers
 
 
-def unpack(content: bytes) -> Iterator[tuple[Entry, int]]:
-    """Each whole entry, and where it ends; what follows the last whole one is passed over."""
-    at = 0
-    while at + _HEAD.size <= len(content):
-        mark, length, size, checksum = _HEAD.unpack_from(content, at)
-        begin, middle = at + _HEAD.size, at + _HEAD.size + length
-        at = middle + size
-        facts, numbers = content[begin:middle], content[middle:at]
-        if mark != _MARK or at > len(content) or zlib.crc32(numbers, zlib.crc32(facts)) != checksum:
-            return
-        yield _entry(facts, numbers), at
+def _checksum(facts: bytes, numbers: bytes) -> int:
+    lengths = struct.pack("<II", len(facts), len(numbers))
+    return zlib.crc32(numbers, zlib.crc32(facts, zlib.crc32(lengths)))
 
 
-def _entry(facts: bytes, numbers: bytes) -> Entry:
+def read_journal(path: Path, number: int) -> Content:
+    """What a journal that should begin with a round holds; another version's is refused."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return Content([], 0, f"{path.name} is missing")
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror})") from None
+    if content.startswith(_FIRST_FORMAT) and not content.startswith(_FILE_MARK):
+        refuse_format(path, 1)
+    mark, written, begins = _FILE.unpack(content[: _FILE.size].ljust(_FILE.size, b"\0"))
+    if mark != _FILE_MARK or len(content) < _FILE.size:
+        return Content([], 0, f"{path.name} has a damaged head")
+    if written != FORMAT:
+        refuse_format(path, written)
+    if begins != number:
+        return Content([], 0, f"{path.name} is the journal of round {begins}")
+    return _read_entries(path.name, content, number)
+
+
+def refuse_format(path: Path, written: int) -> NoReturn:
+    """Raise: a file was written by a version whose files this one does not read."""
+    remedy = "finish the run with that version, or choose another --out"
+    raise RunError(f"{path}: is of format {written}, and this version's is {FORMAT}; {remedy}")
+
+
+def _read_entries(name: str, content: bytes, number: int) -> Content:
+    entries: list[Entry] = []
+    at = _FILE.size
+    while at < len(content):
+        found = _read_entry(content, at)
+        if isinstance(found, str):
+            fault = f"{name} {found} at its record {len(entries) + 1}"
+            return Content(entries, at, fault, found == _CUT)
+        if found[0].round != number + len(entries):
+            fault = f"{name} has round {found[0].round} for {number + len(entries)}"
+            return Content(entries, at, fault)
+        entries.append(found[0])
+        at = found[1]
+    return Content(entries, at, "")
+
+
+def _read_entry(content: bytes, at: int) -> tuple[Entry, int] | str:
+    """The entry at a place and where it ends, or what is wrong with it."""
+    if at + _HEAD.size > len(content):
+        return _CUT
+    mark, length, size, checksum = _HEAD.unpack_from(content, at)
+    begin, middle = at + _HEAD.size, at + _HEAD.size + length
+    end = middle + size
+    if mark == _MARK and end > len(content):
+        return _CUT
+    facts, numbers = content[begin:middle], content[middle:end]
+    if mark != _MARK or _checksum(facts, numbers) != checksum:
+        return "is damaged"
     try:
         entry = Entry(**json.loads(facts))
-    except (ValueError, TypeError) as error:
-        raise RunError(f"journal: damaged ({error}); it was altered") from error
-    update = np.frombuffer(numbers, "<f4").copy() if not entry.reason else None
-    return entry._replace(update=update)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Names of files are on the disk too."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
+    except (ValueError, TypeError):
+        return "is altered"
+    update = None if entry.reason else np.frombuffer(numbers, "<f4").copy()
+    return entry._replace(update=update), end

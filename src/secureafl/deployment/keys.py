@@ -1,14 +1,13 @@
 """Keys of nodes, and certificates of a server; a folder of public keys says who may join.
 
 A server serves the nodes whose keys lie in its run folder's `server/keys`: putting a file there
-registers a node, taking it away revokes it. The server's `serve` keeps Flower's own list equal.
+registers a node, taking it away revokes it. `deployment.members` keeps Flower's own list equal.
 """
 
 from __future__ import annotations
 
 import datetime
 import ipaddress
-import shutil
 from pathlib import Path
 
 from cryptography import x509
@@ -18,8 +17,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from secureafl.core.errors import ConfigError, RunError
+from secureafl.core.files import put_file
+from secureafl.runs.layout import SERVER, is_deployed
 
-KEYS = Path("server") / "keys"
+KEYS = Path(SERVER) / "keys"
 CA, CERTIFICATE, SERVER_KEY = "ca.crt", "server.crt", "server.key"
 _CA_KEY = "ca.key"
 _DAYS = 825
@@ -41,17 +42,23 @@ def make_key(path: Path) -> Path:
 
 def register(public: Path, run: Path) -> Path:
     """Let the owner of a public key join a run."""
+    load_public(public)
+    place = _keys(run) / public.name
+    put_file(place, public.read_bytes())  # a server that reads half of it would revoke the key
+    return place
+
+
+def load_public(path: Path) -> ec.EllipticCurvePublicKey:
+    """The public key in a file."""
     try:
-        key = serialization.load_ssh_public_key(public.read_bytes())
+        key = serialization.load_ssh_public_key(path.read_bytes())
     except OSError as error:
-        raise ConfigError(f"{public}: cannot be read ({error.strerror})") from None
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise ConfigError(f"{public}: not a public key; make one with 'secureafl keys make'")
-    place = _keys(run) / public.name
-    shutil.copyfile(public, place)
-    return place
+        raise ConfigError(f"{path}: not a public key; make one with 'secureafl keys make'")
+    return key
 
 
 def revoke(name: str, run: Path) -> Path:
@@ -65,10 +72,10 @@ def revoke(name: str, run: Path) -> Path:
 
 
 def _keys(run: Path) -> Path:
-    if not run.is_dir():
-        raise RunError(f"{run}: no such run folder; 'secureafl serve' makes it")
+    if not is_deployed(run):
+        raise RunError(f"{run}: no such run folder of a server; 'secureafl serve' makes it")
     place = run / KEYS
-    place.mkdir(parents=True, exist_ok=True)
+    place.mkdir(exist_ok=True)
     return place
 
 

@@ -9,10 +9,11 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from secureafl.core.errors import ConfigError, RunError
+from secureafl.core.errors import ConfigError
 from secureafl.deployment.guard import is_loopback
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
@@ -65,25 +66,30 @@ def stop(process: subprocess.Popen[bytes] | None) -> None:
 
 def end_leftovers(home: Path) -> None:
     """End what Flower's programs below `home` left behind: some outlive their parents."""
-    mark = f"FLWR_HOME={home}".encode()
+    mark, until = f"FLWR_HOME={home}".encode(), time.monotonic() + _PATIENCE
+    found: set[int] = set()
     for place in Path("/proc").glob("[0-9]*/environ"):
         number = int(place.parent.name)
         with contextlib.suppress(OSError):  # it has ended, or is not ours
             if number != os.getpid() and mark in place.read_bytes().split(b"\0"):
                 os.kill(number, signal.SIGKILL)
+                found.add(number)
+    while any(map(is_alive, found)) and time.monotonic() < until:  # what they hold is free then
+        time.sleep(0.05)
 
 
 def is_alive(number: int) -> bool:
-    """Whether there is a process of that number."""
+    """Whether there is a process of that number, or a thread of it that still holds its files."""
     try:
         os.kill(number, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         return True
-    stat = Path(f"/proc/{number}/stat")
+    place = Path(f"/proc/{number}")
     with contextlib.suppress(OSError, IndexError):
-        return stat.read_text().rpartition(")")[2].split()[0] != "Z"
+        ended = (place / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return not ended or len(list((place / "task").iterdir())) > 1
     return True
 
 
@@ -106,16 +112,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
-
-
-def require_free(host: str, port: int) -> None:
-    """Raise if a process listens there already."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise RunError(f"{host}:{port}: {error.strerror}; choose another --address") from None
 
 
 def listens(port: int) -> bool:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import subprocess
 import sys
 import time
+from io import BufferedWriter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,83 +19,102 @@ from secureafl.core.errors import ConfigError, RunError
 from secureafl.deployment.app_folder import write_app
 from secureafl.deployment.coordinator import Coordinator
 from secureafl.deployment.keys import CA, CERTIFICATE, KEYS, SERVER_KEY
-from secureafl.deployment.liveness import APP, LOG, SERVE, STOP, read_liveness
+from secureafl.deployment.listening import OWN, numeric_host, require_free
+from secureafl.deployment.liveness import APP, DATABASE, LOG, STOP, hold_run, read_liveness
+from secureafl.deployment.logs import Log
+from secureafl.deployment.members import MemberList, connect
 from secureafl.deployment.options import TABLE, Options
 from secureafl.deployment.processes import (
     end_leftovers,
     environment,
     is_alive,
     listens,
-    require_free,
     require_safe,
     split_address,
     start,
     stop,
 )
+from secureafl.deployment.recovery import recover
 from secureafl.experiment import Experiment, to_mapping
-from secureafl.runs.folder import RunFolder
+from secureafl.runs.folder import RunFolder, require_kind
 from secureafl.runs.layout import EXPERIMENT, RESULT
 from secureafl.runtime.records import require_same
 from secureafl.toml import write_toml
 
 _HERE = "here"  # what Flower's settings call the connection to this server
 _START_SECONDS = 120.0  # until a ServerApp must have shown itself
+_STOP_SECONDS = 40.0  # until a ServerApp that was asked to stop has ended itself
 _MOST_STARTS = 5  # in a row, without a round between
 
 
 class Address(NamedTuple):
     """Where the server listens, and how."""
 
-    host: str
+    host: str  # a number
     port: int
     certificates: Path | None  # folder of `secureafl keys ca`
 
     @property
     def own(self) -> str:
         """How this machine's own processes reach it."""
-        return f"127.0.0.1:{self.port}"
+        return f"{OWN}:{self.port}"
 
 
 def make_address(address: str, certificates: Path | None, insecure: bool) -> Address:
     """The address, if it is safe or said to be unsafe."""
-    host, port = split_address(address)
+    named, port = split_address(address)
     remedy = "give --certificates (see 'secureafl keys ca')"
     require_safe(address, certificates is not None, insecure, remedy)
+    host = numeric_host(named)
     for name in (CA, CERTIFICATE, SERVER_KEY) if certificates else ():
         assert certificates is not None
         if not (certificates / name).is_file():
             raise ConfigError(f"--certificates {certificates}: no {name}; see 'secureafl keys ca'")
-    own = host in ("127.0.0.1", "localhost")
-    # Its own processes must reach it at 127.0.0.1, which the guard lets control the server.
-    return Address("127.0.0.1" if own else "0.0.0.0", port, certificates)
+    return Address(host, port, certificates)
 
 
 class Service:
     """The processes of one run."""
 
     def __init__(
-        self, experiment: Experiment, options: Options, out: Path, address: Address
+        self,
+        experiment: Experiment,
+        options: Options,
+        out: Path,
+        address: Address,
+        accept_loss: bool = False,
     ) -> None:
         """Make the run folder, or find the one of this experiment; nothing is started yet."""
         self.out, self._address = out.absolute(), address
-        require_free(address.host, address.port)
-        _prepare(experiment, self.out)
         self._home = self.out / APP.parent
-        (self._home / "flower").mkdir(parents=True, exist_ok=True)
+        self._lock = _prepare(experiment, self.out, address, accept_loss)
+        (self._home / "flower").mkdir(exist_ok=True)
         (self.out / KEYS).mkdir(exist_ok=True)
         (self.out / STOP).unlink(missing_ok=True)
+        if (self.out / DATABASE).exists():
+            (self.out / DATABASE).chmod(0o600)  # it holds updates
         write_app(self.out / APP)
-        (self.out / SERVE).write_text(str(os.getpid()))
         values = {**to_mapping(experiment), TABLE: dataclasses.asdict(options)}
         self._file = self._home / EXPERIMENT
         self._file.write_text(write_toml(values), encoding="utf-8")
         (self._home / "flower" / "config.toml").write_text(self._connection())
         self._env = environment(self._home / "flower")
+        self._log, self._members = Log(self.out / LOG), self._member_list()
         self._link: subprocess.Popen[bytes] | None = None
         self._exec: subprocess.Popen[bytes] | None = None
         self._attempt, self._submitted = 0, -_START_SECONDS
         self._starts, self._round_then = 0, -1
-        self._keys_reported: set[str] = set()
+
+    def _member_list(self) -> MemberList | None:
+        """Who may join; None where anybody may."""
+        folder = self._address.certificates
+        if folder is None:
+            return None
+        return MemberList(connect(self._address.own, folder / CA), self.out / KEYS, self._say)
+
+    def _say(self, line: str) -> None:
+        self._log("keys", said=line)
+        print(line, file=sys.stderr, flush=True)
 
     def _connection(self) -> str:
         folder = self._address.certificates
@@ -119,13 +138,14 @@ class Service:
             return
         if self._exec is None or self._exec.poll() is not None:
             self._exec = start(self._superexec(), own / "superexec.log", self._env)
-        self._sync_keys()
+        if self._members is not None:
+            self._members.sync()
         self._supervise_app()
 
     def _superlink(self) -> list[str]:
         guarded = [sys.executable, "-m", "secureafl.deployment.guard"]
         words = ["--isolation", "process", "--disable-runtime-dependency-installation"]
-        words += ["--database", str(self._home / "superlink.db")]
+        words += ["--database", str(self.out / DATABASE)]
         words += ["--host", self._address.host, "--port", str(self._address.port)]
         folder = self._address.certificates
         if folder is None:
@@ -138,25 +158,6 @@ class Service:
         folder = self._address.certificates
         safe = ["--root-certificates", str(folder / CA)] if folder else ["--insecure"]
         return ["flower-superexec", "--runtime-api-address", self._address.own, *safe]
-
-    def _sync_keys(self) -> None:
-        """Make Flower's list of nodes that of the folder of keys."""
-        if self._address.certificates is None:
-            return
-        place = self._home / "registered.json"
-        known = json.loads(place.read_text()) if place.exists() else {}
-        wanted = {path.name: path for path in (self.out / KEYS).glob("*.pub")}
-        for name in wanted.keys() - known.keys():
-            answer = self._flwr("supernode", "register", str(wanted[name]), _HERE)
-            if answer.get("success"):
-                known[name] = answer["node-id"]
-            elif name not in self._keys_reported:
-                self._keys_reported.add(name)
-                print(f"key {name}: {answer.get('error-message')}", file=sys.stderr)
-        for name in known.keys() - wanted.keys():
-            if self._flwr("supernode", "unregister", str(known[name]), _HERE).get("success"):
-                del known[name]
-        place.write_text(json.dumps(known))
 
     def _flwr(self, *words: str) -> dict[str, str]:
         """What Flower's command line answers."""
@@ -193,19 +194,47 @@ class Service:
         """Let the ServerApp finish the step in hand and leave, then end everything."""
         (self.out / STOP).touch()
         number, attempt, _ = read_liveness(self.out)
-        until = time.monotonic() + 60
+        until = time.monotonic() + _STOP_SECONDS
         while attempt == str(self._attempt) and is_alive(number) and time.monotonic() < until:
             time.sleep(0.2)
         stop(self._exec)
         stop(self._link)
         end_leftovers(self._home / "flower")
         (self.out / STOP).unlink(missing_ok=True)
-        (self.out / SERVE).unlink(missing_ok=True)
+        self._lock.close()
 
 
-def _prepare(experiment: Experiment, out: Path) -> None:
-    if (out / EXPERIMENT).is_file():
-        require_same(experiment, out)
-        RunFolder(out).close()  # raises if another process has it
-    else:
+def _prepare(
+    experiment: Experiment, out: Path, address: Address, accept_loss: bool
+) -> BufferedWriter:
+    """The run's lock; its folder is made, or rid of what a `serve` that was killed left there."""
+    if not (out / EXPERIMENT).is_file():
+        require_free(address.host, address.port)
         Coordinator(experiment).create(out)  # loads the task: a fault shows here, not later
+        return hold_run(out)
+    require_kind(out, deployed=True)
+    require_same(experiment, out)
+    lock = hold_run(out)
+    try:
+        end_leftovers(out / APP.parent / "flower")
+        require_free(address.host, address.port)
+        _recover(experiment, out, accept_loss)
+    except Exception:
+        lock.close()
+        raise
+    return lock
+
+
+def _recover(experiment: Experiment, out: Path, accept_loss: bool) -> None:
+    """Tell here, not in the ServerApp's log, what is damaged."""
+    if accept_loss:
+        server = Coordinator(experiment)
+        server.open(out, accept_loss=True)
+        server.close()  # with a checkpoint of what is left
+        return
+    folder = RunFolder(out, deployed=True)
+    try:
+        for line in recover(folder).notes:
+            print(f"{out}: {line}; what was before it leads to the same state", file=sys.stderr)
+    finally:
+        folder.close()

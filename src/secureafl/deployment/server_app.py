@@ -21,7 +21,7 @@ from secureafl.core.events import ArrivalEvent
 from secureafl.deployment.client_app import REQUEST, named_arrays
 from secureafl.deployment.coordinator import Coordinator
 from secureafl.deployment.inbox import Inbox, Reply
-from secureafl.deployment.liveness import LOG, should_stop, write_liveness
+from secureafl.deployment.liveness import LOG, should_stop, watch, write_liveness
 from secureafl.deployment.logs import Log
 from secureafl.deployment.messages import FAILED, NOT_FINITE, TRAINED, UploadSchema
 from secureafl.deployment.metrics import Metrics
@@ -53,6 +53,7 @@ def main(grid: Grid, context: Context) -> None:
 def run(grid: Grid, file: Path, out: Path, attempt: str = "") -> None:
     """Serve the experiment in a file to its end, or until asked to leave."""
     sys.setswitchinterval(_SWITCH)
+    watch(out, attempt)
     experiment, options = read_file(file)
     server = Coordinator(experiment)
     if not (out / EXPERIMENT).is_file():
@@ -60,12 +61,14 @@ def run(grid: Grid, file: Path, out: Path, attempt: str = "") -> None:
     server.open(out)
     (out / LOG).parent.mkdir(exist_ok=True)
     log = Log(out / LOG)
+    for note in server.notes:
+        log("made_up_for", said=note)
     log("serving", round=server.round, rounds=experiment.rounds, attempt=attempt)
     loop = RequestLoop(grid, server, options, log)
     port = options.metrics_port
     unpublish = loop.metrics.publish(port) if port else None
     write_liveness(out, attempt, server.round)
-    while not server.finished and not should_stop(out):
+    while not server.finished and not should_stop(out, attempt):
         if loop.turn():
             write_liveness(out, attempt, server.round)
         else:

@@ -40,6 +40,7 @@ class ClientOptions:
     data: str = DEALT  # or the folder of its own data
     attack: Attack | None = None  # for tests: the attack it plays; None: as the experiment says
     privacy: Privacy | None = None  # what it insists on; None: as the experiment says
+    allow: tuple[str, ...] = ()  # module:Class that a request may name; nothing else is imported
 
 
 class TrainResult(NamedTuple):

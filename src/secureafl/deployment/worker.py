@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from secureafl.deployment.trainer import ClientOptions, Trainer
 
 
+_SERVERS = ("defense", "arrivals")  # tables of an experiment that no client needs
+
+
 class Job(NamedTuple):
     """What a client is asked for."""
 
@@ -77,8 +80,13 @@ class TrainerCache:
 
             from secureafl.deployment.trainer import Trainer
             from secureafl.experiment import from_mapping
+            from secureafl.settings import only_importing
 
-            made = from_mapping(tomllib.loads(experiment))
+            # Whoever can send messages must not choose what runs here.
+            values = tomllib.loads(experiment)
+            needed = {name: value for name, value in values.items() if name not in _SERVERS}
+            with only_importing(self._client_options.allow):
+                made = from_mapping(needed)
             self._trainers = {experiment: Trainer(made, self._client_options)}  # not two data sets
         return self._trainers[experiment]
 
@@ -124,7 +132,7 @@ def _done(file: BufferedRWPair, trainers: TrainerCache) -> tuple[dict[str, str],
 
 
 def options_from(facts: Mapping[str, Any]) -> ClientOptions:
-    """Client options as `join` passes them: data, and tables of settings for attack and privacy."""
+    """Client options as `join` passes them: data, classes, tables for attack and privacy."""
     from secureafl.deployment.trainer import DEALT, ClientOptions
     from secureafl.experiment import from_mapping
 
@@ -135,6 +143,7 @@ def options_from(facts: Mapping[str, Any]) -> ClientOptions:
         str(facts.get("data") or DEALT),
         made.attack if "attack" in given else None,
         made.training.privacy if "training" in given else None,
+        tuple(facts.get("allow") or ()),
     )
 
 

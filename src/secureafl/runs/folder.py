@@ -30,6 +30,8 @@ from secureafl.runs.layout import (
     PACE,
     PROVENANCE,
     RESULT,
+    SERVER,
+    is_deployed,
     is_run,
     read_json,
     to_json,
@@ -50,11 +52,12 @@ class Checkpoint(NamedTuple):
 class RunFolder:
     """An open run folder; one process at a time."""
 
-    def __init__(self, path: Path) -> None:
-        """Open an existing folder; `create` makes one."""
+    def __init__(self, path: Path, deployed: bool = False) -> None:
+        """Open an existing folder of a simulation, or of a deployment; `create` makes one."""
         self.path = path
         if not is_run(path):
             raise RunError(f"{path}: not a run folder (no {EXPERIMENT})")
+        require_kind(path, deployed)
         try:
             self._events = (path / EVENTS).open("ab")
             fcntl.flock(self._events, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -73,6 +76,7 @@ class RunFolder:
         experiment: str,
         provenance: Mapping[str, Any],
         holdings: list[list[int]] | None = None,
+        deployed: bool = False,
     ) -> RunFolder:
         """Make a folder for a new run; what is already there is never touched."""
         refuse_taken(path)
@@ -83,12 +87,14 @@ class RunFolder:
             (fresh / PROVENANCE).write_text(to_json(provenance, indent=1), encoding="utf-8")
             if holdings:
                 (fresh / HOLDINGS).write_text(to_json({"clients": holdings}), encoding="utf-8")
+            if deployed:
+                (fresh / SERVER).mkdir()
             (fresh / EVENTS).touch()
             fresh.rename(path)  # so that a half-made folder is never taken for a run
         except (OSError, UnicodeError) as error:
             shutil.rmtree(fresh, ignore_errors=True)
             raise _unwritable(path, error) from error
-        return cls(path)
+        return cls(path, deployed)
 
     @property
     def finished(self) -> bool:
@@ -131,9 +137,9 @@ class RunFolder:
         }
         self._save_tensors(CHECKPOINT, tensors, {"secureafl": json.dumps(facts)})
 
-    def load_checkpoint(self) -> Checkpoint | None:
-        """The last checkpoint; None before the first."""
-        path = self.path / CHECKPOINT
+    def load_checkpoint(self, name: str = CHECKPOINT) -> Checkpoint | None:
+        """The last checkpoint, or one under another name; None if there is none."""
+        path = self.path / name
         if not path.exists():
             return None
         remedy = "delete it, and 'secureafl resume' starts the run over"
@@ -197,6 +203,14 @@ class RunFolder:
             with fresh.open("rb") as file:
                 os.fsync(file.fileno())
             fresh.replace(self.path / name)
+
+
+def require_kind(path: Path, deployed: bool) -> None:
+    """Raise unless a run is a deployment's, or a simulation's: neither can go on as the other."""
+    if is_deployed(path) and not deployed:
+        raise RunError(f"{path}: holds a deployment, not a simulation; see 'secureafl serve'")
+    if deployed and not is_deployed(path):
+        raise RunError(f"{path}: holds a simulation, not a deployment; choose another --out")
 
 
 def refuse_taken(path: Path) -> None:

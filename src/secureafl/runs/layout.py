@@ -8,6 +8,7 @@
     checkpoint.safetensors  while the run is unfinished
     model.safetensors       final weights
     result.json             written last: its presence means the run is finished
+    server/                 of a deployment only: keys, log, what Flower stores
 
 All but the two append-only files appear whole or not at all, whenever the process is killed.
 """
@@ -23,11 +24,17 @@ from secureafl.core.errors import RunError
 EXPERIMENT, PROVENANCE, EVENTS = "experiment.toml", "provenance.json", "events.jsonl"
 HOLDINGS, PACE = "holdings.json", "pace.jsonl"
 CHECKPOINT, MODEL, RESULT = "checkpoint.safetensors", "model.safetensors", "result.json"
+SERVER = "server"
 
 
 def is_run(path: Path) -> bool:
     """Whether this is a run folder: it has the settings of a run, which are written first."""
     return (path / EXPERIMENT).is_file()
+
+
+def is_deployed(path: Path) -> bool:
+    """Whether a run is a deployment's; its folder says so from the first moment."""
+    return (path / SERVER).is_dir()
 
 
 def read_json(path: Path) -> dict[str, Any]:

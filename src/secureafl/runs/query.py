@@ -129,7 +129,7 @@ def _columns_of(experiment: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _facts(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    sessions = provenance["sessions"]
+    sessions = provenance["sessions"] or [{}]  # a server's run is there before its first session
     last = {key: sessions[-1].get(key) for key in ("device", "torch", "commit")}
     return {**last, "data": provenance.get("data"), "started": sessions[0].get("started")}
 

@@ -1,0 +1,208 @@
+"""What a run folder holds after whatever happened to it: a checkpoint, and the uploads after it.
+
+Two checkpoints are kept, with the journals from the older one on: where the newer is damaged, the
+older and two journals give the same state. `events.jsonl` says how many rounds were applied. If
+the rest does not lead there, that is told and nothing is done, unless the loss is accepted; then
+the damaged files stay beside the others, with `.damaged` in their names.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from secureafl.core.errors import RunError
+from secureafl.core.events import ArrivalEvent, Event
+from secureafl.deployment.journal import (
+    FORMAT,
+    Content,
+    Entry,
+    journal_path,
+    journals,
+    read_journal,
+    refuse_format,
+)
+from secureafl.runs.events import encode, last_events, parse
+from secureafl.runs.folder import Checkpoint, RunFolder
+from secureafl.runs.layout import CHECKPOINT, EVENTS
+
+BEFORE = "checkpoint-before.safetensors"  # the one before the last
+FACTS = "deployment"  # array of a checkpoint, which its checksum covers: the fields of _Facts
+_BLOCK = 2**20
+
+
+class _Facts(NamedTuple):
+    format: int
+    round: int
+    events_bytes: int
+    events_checksum: int
+
+
+class Recovered(NamedTuple):
+    """Where a run can go on."""
+
+    checkpoint: Checkpoint | None
+    events_bytes: int  # what events.jsonl is to be cut back to; the entries' events follow
+    entries: list[Entry]
+    journal: int  # the round that names the journal to go on with
+    notes: list[str]  # what was damaged and could be made up for
+
+
+class _Chain(NamedTuple):
+    """The uploads after a checkpoint, from one journal or several."""
+
+    entries: list[Entry]
+    journal: int  # the last one, and what it holds
+    content: Content
+
+
+class EventsChecksum:
+    """Checksum of events.jsonl up to some length, which only grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._size, self._value = path / EVENTS, 0, 0
+
+    def advance(self, size: int) -> int:
+        """Take in the bytes up to `size`; the checksum."""
+        with self._path.open("rb") as file:
+            file.seek(self._size)
+            while self._size < size and (piece := file.read(min(_BLOCK, size - self._size))):
+                self._value, self._size = zlib.crc32(piece, self._value), self._size + len(piece)
+        return self._value
+
+
+def make_facts(at_round: int, events_bytes: int, events_checksum: int) -> np.ndarray:
+    """The array that a checkpoint says of itself."""
+    return np.array(_Facts(FORMAT, at_round, events_bytes, events_checksum), np.int64)
+
+
+def keep_checkpoint(path: Path) -> None:
+    """The last checkpoint becomes the one before the last; another is to follow."""
+    if (path / CHECKPOINT).exists():
+        (path / CHECKPOINT).replace(path / BEFORE)
+
+
+def recover(folder: RunFolder, accept_loss: bool = False) -> Recovered:
+    """Where the run can go on; raises, and changes nothing, if something is lost for good.
+
+    With `accept_loss` it is set aside instead, and the run goes on with what is left.
+    """
+    path = folder.path
+    checkpoint, facts, damaged = _read_checkpoint(folder)
+    began = checkpoint.round if checkpoint else 0
+    chain = _read_chain(path, began)
+    reached, applied = began + len(chain.entries), _applied_rounds(path)
+    lost, notes = [], [f"{name} is damaged" for name in damaged]
+    if reached < applied:
+        why = "; ".join([*notes, chain.content.fault or "the journals end before them"])
+        lost.append(f"rounds {reached} to {applied - 1} were applied, but {why}")
+    size, fits = facts.events_bytes, _events_fit(path, facts)
+    if not fits:
+        lost.append(f"{EVENTS} was altered or cut before round {began}")
+    if lost and not accept_loss:
+        remedy = "put the files back from a copy, or go on with what is left: --accept-loss"
+        raise RunError(f"{path}: {'; '.join(lost)}; {remedy}")
+    _mend(path, chain, bool(lost), damaged)
+    if lost:
+        _set_aside(path / EVENTS, copy=True)
+        size = size if fits else _keep_whole_lines(path, size)
+    return Recovered(checkpoint, size, chain.entries, chain.journal, notes)
+
+
+def _read_checkpoint(folder: RunFolder) -> tuple[Checkpoint | None, _Facts, list[str]]:
+    """The newest whole checkpoint, what it says of itself, and which are damaged."""
+    damaged: list[str] = []
+    for name in (CHECKPOINT, BEFORE):
+        try:
+            found = folder.load_checkpoint(name)
+        except RunError:
+            damaged.append(name)
+            continue
+        if found is None:
+            continue
+        facts = _Facts(*map(int, found.tensors.pop(FACTS, [1, 0, 0, 0])))
+        if facts.format != FORMAT:
+            refuse_format(folder.path / name, facts.format)
+        if (facts.round, facts.events_bytes) == (found.round, found.events_bytes):
+            return found, facts, damaged
+        damaged.append(name)
+    return None, _Facts(FORMAT, 0, 0, 0), damaged
+
+
+def _read_chain(path: Path, began: int) -> _Chain:
+    """The uploads after a round; where a journal ends that another begins with, that follows."""
+    entries: list[Entry] = []
+    number = began
+    while True:
+        content = read_journal(journal_path(path, number), number)
+        entries += content.entries
+        reached = began + len(entries)
+        if content.fault or reached == number or reached not in journals(path):
+            return _Chain(entries, number, content)
+        number = reached
+
+
+def _applied_rounds(path: Path) -> int:
+    """How many rounds the events tell of: they are written after the journal."""
+
+    def rounds(events: Iterable[Event]) -> int:
+        return max((e.round + isinstance(e, ArrivalEvent) for e in events), default=0)
+
+    return rounds(last_events(path)) or rounds(parse(_lines(path)).events)
+
+
+def _events_fit(path: Path, facts: _Facts) -> bool:
+    """Whether the events before a checkpoint are those it was made with."""
+    size = (path / EVENTS).stat().st_size
+    whole = size >= facts.events_bytes
+    return whole and EventsChecksum(path).advance(facts.events_bytes) == facts.events_checksum
+
+
+def _mend(path: Path, chain: _Chain, lost: bool, damaged: list[str]) -> None:
+    """Put out of the way what cannot be read."""
+    journal, content = journal_path(path, chain.journal), chain.content
+    for name in damaged:
+        _set_aside(path / name)
+    for number, later in journals(path).items():
+        if number > chain.journal:
+            _set_aside(later)
+    if not content.fault or not journal.exists():
+        return
+    if lost or not content.cut:  # a record that a kill has cut was never applied
+        _set_aside(journal, copy=True)
+    if content.end:
+        os.truncate(journal, content.end)
+    else:
+        journal.unlink()
+
+
+def _keep_whole_lines(path: Path, size: int) -> int:
+    """Drop damaged lines among the first bytes of the events, and what follows; the new size."""
+    content = (path / EVENTS).read_bytes()[:size]
+    kept = b"".join(map(encode, parse(content.split(b"\n")).events))
+    with (path / EVENTS).open("r+b") as file:  # the file itself, which is locked
+        file.write(kept)
+        file.truncate()
+        os.fsync(file.fileno())
+    return len(kept)
+
+
+def _set_aside(path: Path, copy: bool = False) -> None:
+    """Keep a file under another name; with `copy` it stays, too."""
+    number, aside = 1, path.with_name(f"{path.name}.damaged")
+    while aside.exists():
+        number, aside = number + 1, path.with_name(f"{path.name}.damaged-{number + 1}")
+    if copy:
+        shutil.copy2(path, aside)
+    elif path.exists():
+        path.replace(aside)
+
+
+def _lines(path: Path) -> list[bytes]:
+    return (path / EVENTS).read_bytes().split(b"\n")[:-1]
