@@ -57,7 +57,9 @@ def test_default_folders_never_collide(cli):
     for _ in range(2):
         assert cli("run", "tiny.toml", "--rounds", 3, "--quiet").returncode == 0
     names = sorted(path.name for path in (cli.folder / "runs").iterdir())
-    assert names == [f"tiny_task-secure_afl_hardened-none-seed0{end}" for end in ("", "-2")]
+    assert names == [
+        f"reference.tiny_task.TinyTask-secure_afl_hardened-none-seed0{end}" for end in ("", "-2")
+    ]
 
 
 def test_same_seed_gives_the_same_bits_and_another_seed_others(cli):

@@ -323,9 +323,9 @@ def _say_result(path: Path, quiet: bool, as_json: bool) -> None:
 
 
 def _run_name(experiment: Any) -> str:
-    from secureafl.settings import short_name
+    from secureafl.settings import name_for_files
 
-    parts = [short_name(x) for x in (experiment.task, experiment.defense, experiment.attack)]
+    parts = [name_for_files(x) for x in (experiment.task, experiment.defense, experiment.attack)]
     return "-".join([*parts, f"seed{experiment.seed}"])
 
 
