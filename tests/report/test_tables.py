@@ -105,7 +105,7 @@ def test_headline_tells_what_came_out_under_each_attack(make_run):
         [
             make_run("a", result=default_result(ter=0.24)),
             make_run("b", defense="async_sgd", result=default_result(ter=0.71)),
-            make_run("c", attack="none", result=default_result(ter=0.1)),
+            make_run("c", attack="none", events=[], result=default_result(ter=0.1)),
             make_run("d", attack="scaling", result=default_result(ter=0.5, asr=0.01)),
         ]
     )
@@ -115,6 +115,13 @@ def test_headline_tells_what_came_out_under_each_attack(make_run):
         "Without an attack, secure_afl ended at TER 0.100 (late mean).",
         "Under scaling, secure_afl ended at TER 0.500 and ASR 0.010 (late mean).",
     ]
+
+
+def test_attack_that_clients_brought_is_told(make_run):
+    run = read_run(make_run("a", attack="none"))
+    assert run.arrivals.malicious.any()
+    assert (run.scene, compare([run])[0].attack) == ("attacks by clients", "attacks by clients")
+    assert headlines(read_runs([run.path]))[0].startswith("Under attacks by clients, secure_afl")
 
 
 def test_headline_averages_runs_that_differ_in_the_seed_only(make_run):

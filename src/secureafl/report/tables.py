@@ -12,7 +12,7 @@ import numpy as np
 
 from secureafl.core.errors import RunError, SecureAflError
 from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event
-from secureafl.presentation.labels import kind, label_runs
+from secureafl.presentation.labels import as_faced, kind, label_runs
 from secureafl.runs.digest import Digest
 from secureafl.runs.events import number, read_events
 from secureafl.runs.layout import EXPERIMENT, HOLDINGS, PROVENANCE, RESULT, is_run, read_json
@@ -78,6 +78,11 @@ class Run:
         return self.result is not None
 
     @property
+    def faced(self) -> Mapping[str, Any]:
+        """The experiment, with the attack its clients brought if it names none."""
+        return as_faced(self.experiment, self.digest.malicious > 0)
+
+    @property
     def rounds(self) -> int:
         """Rounds done so far."""
         seen = [int(self.arrivals.round.max()) + 1] if self.arrivals.round.size else []
@@ -112,7 +117,7 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
     if not paths:
         raise RunError(f"no run to report on; {_MADE_BY}")
     runs = [read_run(path) for path in {path.resolve(): path for path in paths}.values()]
-    labels = label_runs([run.experiment for run in runs])
+    labels = label_runs([run.faced for run in runs])
     names = [run.name for run in runs]
     return [
         dataclasses.replace(
@@ -139,7 +144,7 @@ def read_run(path: Path) -> Run:
         holdings = _read_holdings(path / HOLDINGS)
     except SecureAflError as error:
         raise RunError(f"{error}; {_REMEDY}") from error
-    (label,) = label_runs([experiment])
+    (label,) = label_runs([as_faced(experiment, digest.malicious > 0)])
     name = path.resolve().name
     happened = (evaluations, arrivals, summary)
     return Run(path, name, *label, experiment, provenance, result, *happened, holdings, digest)
@@ -156,7 +161,7 @@ def _row(run: Run) -> Row:
     return Row(
         name=run.name,
         defense=kind(run.experiment, "defense"),
-        attack=kind(run.experiment, "attack"),
+        attack=kind(run.faced, "attack"),
         seed=str(run.experiment.get("seed", "unknown")),
         rounds=run.rounds,
         planned=planned if isinstance(planned, int) else None,
