@@ -6,9 +6,9 @@ import pytest
 from report.run_folders import arrival, default_result, evaluation
 
 from secureafl.core.errors import RunError
-from secureafl.report.formatting import mean_and_deviation
+from secureafl.report.formatting import late_figures, mean_and_deviation
 from secureafl.report.headline import headlines
-from secureafl.report.tables import compare, read_run, read_runs
+from secureafl.report.tables import Late, compare, read_run, read_runs
 
 
 def test_finished_run_reports_the_figures_of_its_result(make_run):
@@ -205,6 +205,12 @@ def test_missing_provenance_is_named(make_run):
     (path / "provenance.json").unlink()
     with pytest.raises(RunError, match=r"provenance\.json: no such file; restore"):
         read_run(path)
+
+
+def test_deviation_of_one_evaluation_is_not_told():
+    assert late_figures(Late(0.15, 0.15, 0.0)) == "0.150"
+    assert late_figures(Late(0.15, 0.15, 0.02)) == "0.150 ± 0.020"
+    assert late_figures(Late(math.nan, math.nan, math.nan)) == late_figures(None)
 
 
 @pytest.mark.parametrize(
