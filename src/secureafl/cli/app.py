@@ -29,7 +29,7 @@ from secureafl.cli.table import EXAMPLE as TABLE_EXAMPLE
 from secureafl.cli.table import table
 from secureafl.cli.theory import EXAMPLE as THEORY_EXAMPLE
 from secureafl.cli.theory import theory
-from secureafl.core.errors import ConfigError, SecureAflError
+from secureafl.core.errors import ConfigError, NoRunError, SecureAflError
 
 app = typer.Typer(
     help="Asynchronous federated learning that stands poisoning.",
@@ -365,12 +365,15 @@ def _words(text: str) -> list[str]:
 
 
 def main() -> None:
-    """Entry point: errors of ours are one line, not a traceback."""
+    """Entry point: errors of ours are one line, not a traceback.
+
+    Exit codes: 0 done, 1 failed, 2 something was given that is wrong, 130 stopped.
+    """
     try:
         app()
     except SecureAflError as error:
         print("error:", *str(error).split(), file=sys.stderr)  # one line, whatever it quotes
-        sys.exit(2 if isinstance(error, ConfigError) else 1)
+        sys.exit(2 if isinstance(error, ConfigError | NoRunError) else 1)
     except BrokenPipeError:
         sys.exit(1)
     except KeyboardInterrupt:

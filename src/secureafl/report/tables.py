@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from secureafl.core.errors import RunError, SecureAflError
+from secureafl.core.errors import NoRunError, RunError, SecureAflError
 from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event
 from secureafl.presentation.labels import as_faced, kind, label_runs
 from secureafl.runs.digest import Digest
@@ -115,7 +115,7 @@ class Row(NamedTuple):
 def read_runs(paths: Sequence[Path]) -> list[Run]:
     """Runs in the given order, each once, labelled so that they can be told apart."""
     if not paths:
-        raise RunError(f"no run to report on; {_MADE_BY}")
+        raise NoRunError(f"no run to report on; {_MADE_BY}")
     runs = [read_run(path) for path in {path.resolve(): path for path in paths}.values()]
     labels = label_runs([run.faced for run in runs])
     names = [run.name for run in runs]
@@ -178,9 +178,9 @@ def _row(run: Run) -> Row:
 def _require_run_folder(path: Path) -> None:
     try:
         if not path.is_dir():
-            raise RunError(f"{path}: no such folder; {_MADE_BY}")
+            raise NoRunError(f"{path}: no such folder; {_MADE_BY}")
         if not is_run(path):
-            raise RunError(f"{path}: not a run folder (no {EXPERIMENT}); {_MADE_BY}")
+            raise NoRunError(f"{path}: not a run folder (no {EXPERIMENT}); {_MADE_BY}")
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror}); {_MADE_BY}") from error
 

@@ -18,7 +18,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from secureafl.core.errors import LockedError, RunError, SecureAflError
+from secureafl.core.errors import LockedError, NoRunError, RunError, SecureAflError
 from secureafl.core.events import ArrivalEvent, Event
 from secureafl.runs.events import encode
 from secureafl.runs.layout import (
@@ -54,7 +54,7 @@ class RunFolder:
         """Open an existing folder; `create` makes one."""
         self.path = path
         if not is_run(path):
-            raise RunError(f"{path}: not a run folder (no {EXPERIMENT})")
+            raise NoRunError(f"{path}: not a run folder (no {EXPERIMENT})")
         try:
             self._events = (path / EVENTS).open("ab")
             fcntl.flock(self._events, fcntl.LOCK_EX | fcntl.LOCK_NB)
