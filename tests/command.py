@@ -62,7 +62,7 @@ class Cli:
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
             mock.patch("sys.argv", ["secureafl", *words]),
-            mock.patch.dict(os.environ, {"COLUMNS": "200"}),
+            mock.patch.dict(os.environ, {"COLUMNS": self.environment["COLUMNS"]}),
         ):
             try:
                 main()

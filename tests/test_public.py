@@ -88,8 +88,8 @@ def run_in_examples(cli, *words):
 def test_examples_load_from_outside_the_package_with_settings_and_a_preset(cli):
     words = ["--defense", "my_defense:NormBound", "--set", "defense.factor=3"]
     result = run_in_examples(cli, *words, "--attack", "my_attack:Against@stealth")
-    assert '"defense": "my_defense"' in result
-    assert '"attack": "my_attack@stealth"' in result
+    assert '"defense": "my_defense:NormBound"' in result
+    assert '"attack": "my_attack:Against@stealth"' in result
 
 
 @pytest.mark.slow

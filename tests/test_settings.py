@@ -4,7 +4,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from simulation.spies import SpyOwn
+from simulation.spies import SpyColluders, SpyOwn
 
 from secureafl.attacks import LabelFlip, Scaling
 from secureafl.core.errors import ConfigError, SecureAflError
@@ -22,7 +22,7 @@ from secureafl.experiment import (
 from secureafl.report.tables import read_run
 from secureafl.runs.query import results_table
 from secureafl.runtime.records import stored_experiment
-from secureafl.settings import RENAMED, refuse_old_names, short_name
+from secureafl.settings import RENAMED, name_for_files, refuse_old_names, short_name
 from secureafl.toml import parse_value, read_toml, write_toml
 
 
@@ -134,7 +134,7 @@ def test_naming_another_kind_drops_the_old_ones_settings():
         ({"kind": "scaling@stealth", "factor": 3.0}, Scaling(factor=3.0), "scaling"),
         ({"kind": "scaling@stealth", "factor": 35.0}, Scaling(), "scaling"),
         ("label_flip@stealth", LabelFlip(), "label_flip"),
-        ("simulation.spies:SpyOwn@stealth", SpyOwn(share=0.01), "spies@stealth"),
+        ("simulation.spies:SpyOwn@stealth", SpyOwn(share=0.01), "simulation.spies:SpyOwn@stealth"),
     ],
 )
 def test_presets_are_settings_with_a_name(given, expected, name):
@@ -144,6 +144,13 @@ def test_presets_are_settings_with_a_name(given, expected, name):
     written = to_mapping(experiment)
     assert str(written["attack"]["kind"]).partition("@")[1:] == name.partition("@")[1:]
     assert from_mapping(written) == experiment
+
+
+def test_classes_of_one_file_have_names_of_their_own_also_for_files():
+    made = [SpyOwn(), SpyColluders(), Scaling(factor=1.0)]
+    names = ["simulation.spies:SpyOwn", "simulation.spies:SpyColluders", "scaling@stealth"]
+    assert [short_name(one) for one in made] == names
+    assert [name_for_files(one) for one in made] == [name.replace(":", ".") for name in names]
 
 
 @pytest.mark.parametrize(

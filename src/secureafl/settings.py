@@ -94,13 +94,11 @@ def refuse_old_names(stored: Mapping[str, Any], where: object) -> None:
 
 def to_mapping(value: Any, tables: Mapping[type, Table]) -> dict[str, Any]:
     """The mapping `build` makes the same value of; every field is spelled out."""
-    kinds = {cls: kind for table in tables.values() for kind, cls in table.items()}
     out: dict[str, Any] = {}
     for field in dataclasses.fields(value):
         child = getattr(value, field.name)
         if dataclasses.is_dataclass(child):
-            kind = kinds.get(type(child)) or _import_name(type(child))
-            named = {"kind": kind + _at_preset(child)} if _plugs_in(child, tables) else {}
+            named = {"kind": short_name(child)} if _plugs_in(child, tables) else {}
             child = named | to_mapping(child, tables)
         out[field.name] = list(child) if isinstance(child, tuple) else child
     return out
@@ -151,11 +149,20 @@ def find_class(kind: str, table: Table, path: str) -> type:
 
 
 def short_name(value: Any) -> str:
-    """What a plug-in is called in results: its module's last part, which is also its TOML kind.
+    """What a plug-in is called in results, which is also its TOML kind.
 
-    With settings that make up a preset, that one's name follows: `scaling@stealth`.
+    The package's own are called like their file, `kardam`, others `my_module:MyClass`: a file may
+    have several. With settings that make up a preset, its name follows: `scaling@stealth`.
     """
-    return type(value).__module__.rpartition(".")[2] + _at_preset(value)
+    cls = type(value)
+    package, _, file = cls.__module__.rpartition(".")
+    ours = package.partition(".")[0] == __name__.partition(".")[0]
+    return (file if ours else f"{cls.__module__}:{cls.__qualname__}") + _at_preset(value)
+
+
+def name_for_files(value: Any) -> str:
+    """The short name without the colon, which not every file system takes."""
+    return short_name(value).replace(":", ".")
 
 
 def presets_of(cls: type) -> dict[str, Mapping[str, Any]]:
@@ -268,10 +275,6 @@ _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true o
 
 def _plugs_in(value: Any, tables: Mapping[type, Table]) -> bool:
     return any(isinstance(value, protocol) for protocol in tables)
-
-
-def _import_name(cls: type) -> str:
-    return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def _join(path: str, rest: str) -> str:

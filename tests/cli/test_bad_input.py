@@ -26,6 +26,23 @@ def test_grid_instead_of_an_experiment_is_told_its_command(cli, command):
     assert "secureafl sweep grid.toml" in cli.refused(command, "grid.toml")
 
 
+def test_experiment_instead_of_a_grid_is_told_its_command(cli):
+    assert "secureafl run tiny.toml" in cli.refused("sweep", "tiny.toml")
+
+
+@pytest.mark.parametrize(
+    "words", ["run no", "sweep no", "resume no", "report no", "results --runs no", "dashboard no"]
+)
+def test_path_that_leads_nowhere_is_wrong_input_for_every_command(cli, words):
+    assert cli.run_here(*words.split())[0] == 2
+
+
+def test_unknown_command_is_guessed_once(cli):
+    code, _, err = cli.run_here("rn")
+    assert code == 2
+    assert err.count("Did you mean") == 1
+
+
 def test_binary_file_is_refused(cli):
     (cli.folder / "bad.toml").write_bytes(b"\xff\xfe\x00")
     assert "cannot be read" in cli.refused("run", "bad.toml")

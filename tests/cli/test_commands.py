@@ -4,6 +4,7 @@ import tomllib
 import pytest
 from typer.testing import CliRunner
 
+import secureafl
 from secureafl.cli.app import app
 
 
@@ -57,7 +58,9 @@ def test_default_folders_never_collide(cli):
     for _ in range(2):
         assert cli("run", "tiny.toml", "--rounds", 3, "--quiet").returncode == 0
     names = sorted(path.name for path in (cli.folder / "runs").iterdir())
-    assert names == [f"tiny_task-secure_afl_hardened-none-seed0{end}" for end in ("", "-2")]
+    assert names == [
+        f"reference.tiny_task.TinyTask-secure_afl_hardened-none-seed0{end}" for end in ("", "-2")
+    ]
 
 
 def test_same_seed_gives_the_same_bits_and_another_seed_others(cli):
@@ -75,6 +78,26 @@ def test_resuming_a_finished_run_shows_its_result(cli):
     done = cli("resume", "out", "--json")
     assert done.returncode == 0
     assert json.loads(done.stdout)["rounds"] == 40
+
+
+def test_finished_run_says_so(cli, make_run):
+    code, out, err = cli.run_here("resume", str(make_run("one")))
+    assert code == 0
+    assert err.endswith("one: finished already\n")
+    assert "gaussian" in out
+
+
+def test_version_is_printed(cli):
+    assert cli.run_here("--version") == (0, f"secureafl {secureafl.__version__}\n", "")
+
+
+@pytest.mark.parametrize(("malicious", "told"), [(3, ""), (4, "4 of 6 clients are malicious")])
+def test_majority_of_malicious_clients_is_told(cli, malicious, told):
+    words = ("run", "tiny.toml", "--rounds", "3", "--attack", "gaussian", "--out", "out")
+    code, _, err = cli.run_here(*words, "--set", f"malicious={malicious}")
+    assert code == 0
+    assert ("are malicious" in err) == bool(told)
+    assert told in err
 
 
 def test_report_of_a_folder_of_runs_is_one_page(cli):

@@ -85,7 +85,7 @@ def test_stream_tells_all_of_a_run_then_what_is_new(tmp_path, serve):
     assert len(whole["lanes"]["rows"]) == 10
     assert {row["client"] for row in whole["lanes"]["rows"][:2]} == {0, 1}
     assert whole["suspects"] == "2 of 10 clients stand out: 0, 1"
-    assert "simulation: 2; among the 2 most suspicious: 2." in whole["explanation"]
+    assert "malicious: 2; among the 2 most suspicious: 2." in whole["explanation"]
     with (path / "events.jsonl").open("a") as file:
         file.write(lines([evaluation(300, ter=0.1, asr=0.0), arrival(300)]))
     _, _, more = next(stream)

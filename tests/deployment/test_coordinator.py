@@ -19,6 +19,7 @@ from secureafl.deployment import coordinator as module
 from secureafl.deployment.coordinator import Coordinator
 from secureafl.deployment.journal import journals
 from secureafl.deployment.messages import Answer
+from secureafl.deployment.secret import SECRET
 from secureafl.deployment.trainer import ClientOptions, Trainer
 from secureafl.report.page import write_report
 from secureafl.runs.layout import EVENTS, read_json
@@ -158,8 +159,13 @@ def test_kill_at_every_change_of_the_disk_loses_no_applied_round(tmp_path, monke
         assert whole.startswith((copy / EVENTS).read_bytes())
 
 
-def test_killed_again_and_again_the_run_ends_as_its_replay(tmp_path):
-    experiment = tiny(clients=4, rounds=24, attack="gaussian", malicious=1, forget_after=6)
+DRAWING = {"kind": "trust_clipping", "sketch_size": 16}  # its state differs from seed to seed
+
+
+@pytest.mark.parametrize("defense", ["secure_afl_hardened", DRAWING])
+def test_killed_again_and_again_the_run_ends_as_its_replay(tmp_path, defense):
+    settings = {"clients": 4, "rounds": 24, "malicious": 1, "forget_after": 6}
+    experiment = tiny(**settings, attack="gaussian", defense=defense)
     path, rng = tmp_path / "run", np.random.default_rng(3)
     server, clients = begun(experiment, path), Clients(experiment)
     while not server.finished:
@@ -250,3 +256,21 @@ def test_two_servers_cannot_work_on_one_folder(tmp_path):
         pytest.raises(RunError, match="another process"),
     ):
         Coordinator(EXPERIMENT).open(tmp_path / "run")
+
+
+def test_what_the_defence_drew_is_private_and_not_drawn_again(tmp_path):
+    experiment, path = tiny(clients=4, rounds=24, defense=DRAWING), tmp_path / "run"
+    server, clients = begun(experiment, path), Clients(experiment)
+    assert (path / SECRET).stat().st_mode & 0o777 == 0o600
+    drawn = server._state.defense.sketch.order.clone()
+    clients.turn(server)
+    with closed(server):
+        pass
+    with closed(opened(experiment, path)) as again:
+        assert torch.equal(again._state.defense.sketch.order, drawn)
+    (path / SECRET).write_text("?")
+    with pytest.raises(RunError, match="secret: damaged; put it back from a copy"):
+        opened(experiment, path)
+    (path / SECRET).unlink()
+    with pytest.raises(RunError, match="secret: missing; put it back from a copy"):
+        opened(experiment, path)

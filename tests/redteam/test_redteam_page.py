@@ -86,7 +86,8 @@ def test_command_searches_for_several_defences_side_by_side(file, monkeypatch):
     words = ("kardam,async_sgd", "small.toml", "--malicious", "0.25", "--budget", 1)
     code, out, err = file.run_here("redteam", *words, "--seeds", "101", "--out", "found")
     assert code == 0, err
-    names = ["redteam-tiny_task-kardam-0.25-error", "redteam-tiny_task-async_sgd-0.25-error"]
+    task = "reference.tiny_task.TinyTask"
+    names = [f"redteam-{task}-{defense}-0.25-error" for defense in ("kardam", "async_sgd")]
     assert sorted(path.name for path in (file.folder / "found").iterdir()) == sorted(names)
     for name in names:
         assert f"{name}: short runs, attacks 1 to 1 of 1" in err

@@ -64,7 +64,7 @@ def test_clients_are_listed_by_suspicion_in_the_words_of_the_dashboard(make_run,
     events = [arrival(t, t % 4) for t in range(200)]  # client 3 is malicious and refused
     page = report(make_run(events=events))
     assert "1 of 4 clients stands out: 3" in page.text
-    explained = "Malicious in this simulation: 1; among the 1 most suspicious: 1."
+    explained = "Known to be malicious: 1; among the 1 most suspicious: 1."
     assert f"Suspicion rests on refusals. {explained}" in page.text
     levels = [row["data-level"] for row in page.all("tr") if "data-level" in row]
     assert levels == ["high", "low", "low", "low"]

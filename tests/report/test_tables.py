@@ -6,9 +6,9 @@ import pytest
 from report.run_folders import arrival, default_result, evaluation
 
 from secureafl.core.errors import RunError
-from secureafl.report.formatting import mean_and_deviation
+from secureafl.report.formatting import late_figures, mean_and_deviation
 from secureafl.report.headline import headlines
-from secureafl.report.tables import compare, read_run, read_runs
+from secureafl.report.tables import Late, compare, read_run, read_runs
 
 
 def test_finished_run_reports_the_figures_of_its_result(make_run):
@@ -105,7 +105,7 @@ def test_headline_tells_what_came_out_under_each_attack(make_run):
         [
             make_run("a", result=default_result(ter=0.24)),
             make_run("b", defense="async_sgd", result=default_result(ter=0.71)),
-            make_run("c", attack="none", result=default_result(ter=0.1)),
+            make_run("c", attack="none", events=[], result=default_result(ter=0.1)),
             make_run("d", attack="scaling", result=default_result(ter=0.5, asr=0.01)),
         ]
     )
@@ -115,6 +115,13 @@ def test_headline_tells_what_came_out_under_each_attack(make_run):
         "Without an attack, secure_afl ended at TER 0.100 (late mean).",
         "Under scaling, secure_afl ended at TER 0.500 and ASR 0.010 (late mean).",
     ]
+
+
+def test_attack_that_clients_brought_is_told(make_run):
+    run = read_run(make_run("a", attack="none"))
+    assert run.arrivals.malicious.any()
+    assert (run.scene, compare([run])[0].attack) == ("attacks by clients", "attacks by clients")
+    assert headlines(read_runs([run.path]))[0].startswith("Under attacks by clients, secure_afl")
 
 
 def test_headline_averages_runs_that_differ_in_the_seed_only(make_run):
@@ -198,6 +205,12 @@ def test_missing_provenance_is_named(make_run):
     (path / "provenance.json").unlink()
     with pytest.raises(RunError, match=r"provenance\.json: no such file; restore"):
         read_run(path)
+
+
+def test_deviation_of_one_evaluation_is_not_told():
+    assert late_figures(Late(0.15, 0.15, 0.0)) == "0.150"
+    assert late_figures(Late(0.15, 0.15, 0.02)) == "0.150 ± 0.020"
+    assert late_figures(Late(math.nan, math.nan, math.nan)) == late_figures(None)
 
 
 @pytest.mark.parametrize(

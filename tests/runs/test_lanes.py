@@ -66,7 +66,7 @@ def test_clients_that_stand_out_are_named(digest, sentence):
         ),
         (
             run(9, bad=2),
-            "Suspicion rests on refusals. Malicious in this simulation: 2; among the 2 most "
+            "Suspicion rests on refusals. Known to be malicious: 2; among the 2 most "
             f"suspicious: 2. {LIMIT}",
         ),
     ],

@@ -18,6 +18,8 @@ from secureafl.runtime.clients import Clients
 from secureafl.runtime.exposure import exposure
 from secureafl.simulation.run import start_run
 from secureafl.simulation.simulator import Simulation
+from secureafl.tasks import Cifar10, FashionMnist
+from secureafl.tasks.in_memory import from_tensors
 
 TASK, DATA = TinyTask(), TinyTask().load()
 DRAW = torch.tensor(11)
@@ -50,6 +52,19 @@ def test_each_samples_gradient_is_cut_before_they_are_added(reduction):
     lengths = torch.linalg.vector_norm(each, dim=1)
     assert (lengths > 0.8).any()
     expected = cut(each, 0.8).sum(dim=0) / (5 if reduction == "mean" else 1)
+    torch.testing.assert_close(made.private_update(weights, rows, DRAW), expected)
+
+
+@pytest.mark.parametrize(
+    ("task", "image"), [(FashionMnist(), (1, 28, 28)), (Cifar10(norm="group"), (3, 32, 32))]
+)
+def test_models_of_images_have_gradients_of_single_samples(task, image):
+    torch.manual_seed(0)
+    images, labels = torch.randn(3, *image), torch.arange(3)
+    data = from_tensors((images, labels), (images, labels), "noise")
+    made = Clients(task, data, task.model(), Training(privacy=Privacy(0.5), batch_size=3))
+    weights, rows = flatten(made.model), torch.arange(3)
+    expected = cut(one_by_one(made, weights, rows), 0.5).mean(dim=0)
     torch.testing.assert_close(made.private_update(weights, rows, DRAW), expected)
 
 

@@ -30,7 +30,7 @@ def test_example_runs_from_outside_the_package_and_learns(tmp_path, monkeypatch)
     done = CliRunner().invoke(app, [*words.split(), "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     result = json.loads((tmp_path / "out" / "result.json").read_text())
-    assert result["task"] == "my_task"
+    assert result["task"] == "my_task:Spirals"
     assert result["metrics"]["ter"]["last"] < 0.3
     held = json.loads((tmp_path / "out" / "holdings.json").read_text())["clients"]
     assert sum(map(sum, held)) == 3000

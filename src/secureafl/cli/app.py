@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from secureafl import __version__
 from secureafl.cli import data as data_sets
 from secureafl.cli import deploy
 from secureafl.cli.bench import EXAMPLE, bench
@@ -28,16 +29,33 @@ from secureafl.cli.table import EXAMPLE as TABLE_EXAMPLE
 from secureafl.cli.table import table
 from secureafl.cli.theory import EXAMPLE as THEORY_EXAMPLE
 from secureafl.cli.theory import theory
-from secureafl.core.errors import ConfigError, SecureAflError
+from secureafl.core.errors import ConfigError, NoRunError, SecureAflError
 
 app = typer.Typer(
     help="Asynchronous federated learning that stands poisoning.",
     epilog="Start with: secureafl run --rounds 300 --clients 10 --attack gaussian",
     no_args_is_help=True,
     add_completion=False,
+    suggest_commands=False,  # click does so already
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"secureafl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="The version."),
+    ] = False,
+) -> None:
+    pass  # `app` has the help
 
 
 class Listed(StrEnum):
@@ -151,6 +169,8 @@ def resume(
     from secureafl.runs.layout import RESULT
 
     if (folder / RESULT).is_file():
+        if not quiet:
+            print(f"{folder}: finished already", file=sys.stderr)
         _say_result(folder, quiet, as_json)
         return
     from secureafl.simulation.run import resume_run
@@ -256,7 +276,7 @@ def report(
 
 @app.command("list", epilog="Example: secureafl list defenses --verbose")
 def list_(
-    what: Annotated[Listed, typer.Argument(help="What to list.")],
+    what: Annotated[Listed, typer.Argument(metavar="WHAT", help=f"One of {', '.join(Listed)}.")],
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Also the idea, what it needs and where it is from.")
     ] = False,
@@ -290,11 +310,14 @@ def _read(file: Path | None) -> dict[str, Any]:
 def _follow(recording: Any, quiet: bool, as_json: bool) -> None:
     """Show a run's progress to its end, or stop it cleanly when asked to."""
     from secureafl.cli.progress import make_display
+    from secureafl.cli.screen import note_majority
     from secureafl.sweep.cells import Update
     from secureafl.sweep.local import until_stopped
     from secureafl.sweep.tally import RunProgress
 
     path, simulation = recording.folder.path, recording.simulation
+    if not quiet:
+        note_majority([simulation.experiment])
     progress, shown = RunProgress(round=simulation.round), 0.0
     with make_display({path.name: simulation.experiment.rounds}, quiet) as display:
         display.tell(Update(path.name, progress, "running"))
@@ -324,9 +347,9 @@ def _say_result(path: Path, quiet: bool, as_json: bool) -> None:
 
 
 def _run_name(experiment: Any) -> str:
-    from secureafl.settings import short_name
+    from secureafl.settings import name_for_files
 
-    parts = [short_name(x) for x in (experiment.task, experiment.defense, experiment.attack)]
+    parts = [name_for_files(x) for x in (experiment.task, experiment.defense, experiment.attack)]
     return "-".join([*parts, f"seed{experiment.seed}"])
 
 
@@ -343,12 +366,15 @@ def _words(text: str) -> list[str]:
 
 
 def main() -> None:
-    """Entry point: errors of ours are one line, not a traceback."""
+    """Entry point: errors of ours are one line, not a traceback.
+
+    Exit codes: 0 done, 1 failed, 2 something was given that is wrong, 130 stopped.
+    """
     try:
         app()
     except SecureAflError as error:
         print("error:", *str(error).split(), file=sys.stderr)  # one line, whatever it quotes
-        sys.exit(2 if isinstance(error, ConfigError) else 1)
+        sys.exit(2 if isinstance(error, ConfigError | NoRunError) else 1)
     except BrokenPipeError:
         sys.exit(1)
     except KeyboardInterrupt:

@@ -41,7 +41,9 @@ Run = Annotated[Path, typer.Option(help="Run folder of the server.")]
 
 
 def serve(
-    file: Annotated[Path, typer.Argument(help="Experiment file; [deployment] is for the server.")],
+    file: Annotated[
+        Path, typer.Argument(help="Experiment file; \\[deployment] is for the server.")
+    ],
     out: Annotated[
         Path | None, typer.Option(help="Run folder; one begun before is gone on with.")
     ] = None,

@@ -141,11 +141,11 @@ def _in_folders(plans: Sequence[Plan], out: Path | None, fast: bool) -> dict[Pat
 
 
 def _name_parts(plan: Plan, fast: bool) -> list[str]:
-    from secureafl.settings import short_name
+    from secureafl.settings import name_for_files
 
     base = plan.base
-    parts = ["redteam", short_name(base.task), short_name(base.defense), str(base.malicious)]
-    return [*parts, plan.against, *["fast"] * fast]
+    parts = ["redteam", name_for_files(base.task), name_for_files(base.defense)]
+    return [*parts, str(base.malicious), plan.against, *["fast"] * fast]
 
 
 def _search(

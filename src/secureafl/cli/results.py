@@ -13,12 +13,13 @@ EXAMPLE = (
     'Example: secureafl results "select defense, attack, avg(ter_late_mean) as ter from runs '
     'group by all order by ter" --runs runs/table'
 )
+_NARROWEST = 8  # letters of a column that is folded
 
 
 def results(
     query: Annotated[
-        str, typer.Argument(help="SQL over the tables runs and evaluations; none: all runs.")
-    ] = "select * from runs",
+        str | None, typer.Argument(help="SQL over the tables runs and evaluations; none: all runs.")
+    ] = None,
     runs: Annotated[
         list[Path] | None,
         typer.Option(help="Folder searched for run folders; may be given several times."),
@@ -29,14 +30,15 @@ def results(
 ) -> None:
     """Ask all run folders at once, in SQL: a row of 'runs' per run, of 'evaluations' per figure."""
     from secureafl.cli.screen import runs_in
-    from secureafl.runs.query import Answer, ResultsTable
+    from secureafl.runs.query import ALL, ResultsTable
 
     table = ResultsTable(runs_in(runs or [Path("runs")]))
     if out:
-        table.write(out, query)
+        table.write(out, query or ALL)
         print(out)
         return
-    answer: Answer = table.query(query)
+    for_people = not as_json and not as_csv
+    answer = table.overview() if for_people and not query else table.query(query or ALL)
     if as_json:
         rows = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
         print(json.dumps(rows, default=str))
@@ -55,15 +57,32 @@ def _print_csv(columns: list[str], rows: list[tuple[object, ...]]) -> None:
 
 
 def _print_table(columns: list[str], rows: list[tuple[object, ...]]) -> None:
+    """Print a table, or a line per value where the terminal is too narrow for the columns."""
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
-    table = Table(*map(escape, columns))
+    console, shown = Console(), [[_shown(value) for value in row] for row in rows]
+    cells = zip(columns, *shown, strict=True)
+    narrowest = [min(_NARROWEST, max(map(len, column))) for column in cells]
+    if sum(narrowest) + 3 * len(columns) + 1 > console.width:  # with the lines between
+        _print_by_row(columns, shown)
+        return
+    titles = zip(columns, narrowest, strict=True)
+    table = Table(
+        *(Column(escape(name), overflow="fold", min_width=width) for name, width in titles)
+    )
+    for row in shown:
+        table.add_row(*map(Text, row))
+    console.print(table)
+
+
+def _print_by_row(columns: list[str], rows: list[list[str]]) -> None:
+    width = max(map(len, columns))
     for row in rows:
-        table.add_row(*(Text(_shown(value)) for value in row))
-    Console().print(table)
+        lines = [f"{name:{width}}  {value}" for name, value in zip(columns, row, strict=True)]
+        print(*lines, "", sep="\n")
 
 
 def _shown(value: object) -> str:

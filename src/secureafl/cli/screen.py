@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from secureafl.report.formatting import NOTHING, mean_and_deviation, percent
-from secureafl.report.tables import Late, compare, read_runs
+from secureafl.report.formatting import late_figures, percent
+from secureafl.report.tables import compare, read_runs
 from secureafl.runs.find import find_runs
+
+if TYPE_CHECKING:
+    from secureafl.experiment import Experiment
 
 _BARS = "▁▂▃▄▅▆▇█"
 _CURVE = 12  # bars in a sparkline
@@ -23,6 +28,16 @@ def runs_in(folders: list[Path]) -> list[Path]:
     for line in found.unreadable:
         print("note:", *line.split(), file=sys.stderr)
     return found.runs
+
+
+def note_majority(experiments: Iterable[Experiment]) -> None:
+    """Say so if malicious clients are a majority anywhere: a rule cannot know them from honest."""
+    for experiment in experiments:
+        if 2 * experiment.num_malicious > experiment.clients:
+            told = f"{experiment.num_malicious} of {experiment.clients} clients are malicious"
+            remedy = "a defence that goes by the majority, without root data, takes their side"
+            print(f"note: {told}; {remedy}", file=sys.stderr)
+            return
 
 
 def sparkline(values: list[float]) -> str:
@@ -37,7 +52,8 @@ def print_comparison(folders: list[Path]) -> None:
     rows = compare(runs)
     metric = next((run.metric.upper() for run in runs if run.metric), "error")
     backdoors = any(row.asr for row in rows)
-    table = Table(Column("defence", overflow="fold"), "attack")  # whole names, whatever the width
+    whole_names = [Column(name, overflow="fold") for name in ("defence", "attack")]
+    table = Table(*whole_names)
     for heading in (metric, *(["ASR"] if backdoors else []), "over rounds"):
         table.add_column(heading, no_wrap=True)
     table.add_column("accepted:\nhonest, malicious", justify="right")
@@ -46,16 +62,12 @@ def print_comparison(folders: list[Path]) -> None:
         table.add_row(
             escape(run.variant + ("" if row.finished else " (unfinished)")),
             escape(run.scene),
-            _late(row.late),
-            *([_late(row.asr)] if backdoors else []),
+            late_figures(row.late),
+            *([late_figures(row.asr)] if backdoors else []),
             sparkline(_thinned(curve)),
             f"{percent(row.honest)}, {percent(row.malicious)}",
         )
     Console().print(table)
-
-
-def _late(figures: Late | None) -> str:
-    return mean_and_deviation(figures.mean, figures.std) if figures else NOTHING
 
 
 def _thinned(values: list[float]) -> list[float]:

@@ -11,7 +11,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from secureafl.cli.progress import make_display
-from secureafl.cli.screen import print_comparison
+from secureafl.cli.screen import note_majority, print_comparison
 from secureafl.experiment import Experiment
 from secureafl.report.cells import cell_of
 from secureafl.report.formatting import shares, spread
@@ -28,6 +28,8 @@ def run_with_progress(
     quiet: bool,
 ) -> list[str]:
     """Run the cells that have no result yet; return the names of all that are finished."""
+    if not quiet:
+        note_majority(cells.values())
     states: dict[str, str] = {}
     run_cells = find_engine(engine)
     with make_display({name: cell.rounds for name, cell in cells.items()}, quiet) as display:

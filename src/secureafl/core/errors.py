@@ -4,7 +4,8 @@
     ├── ConfigError   a setting is unknown, of the wrong type or out of range
     ├── DataError     a data file is missing, damaged or of another format
     └── RunError      a run folder is taken, damaged or cannot be written
-        └── LockedError   another process is writing it
+        ├── LockedError   another process is writing it
+        └── NoRunError    there is none where one was asked for
 
 What a client sends never raises: it is refused as data (see `core.server.Server.stages`).
 """
@@ -45,12 +46,16 @@ class RunError(SecureAflError):
 
     >>> secureafl.results_table(["no/such/folder"])
     Traceback (most recent call last):
-    secureafl.core.errors.RunError: no/such/folder: ...
+    secureafl.core.errors.NoRunError: no/such/folder: ...
     """
 
 
 class LockedError(RunError):
     """Another process is writing the run folder."""
+
+
+class NoRunError(RunError):
+    """There is no run folder where one was asked for."""
 
 
 def require(holds: bool, setting: str, value: object, remedy: str) -> None:

@@ -9,3 +9,18 @@ def put_file(path: Path, content: bytes) -> None:
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     fresh.write_bytes(content)
     fresh.replace(path)
+
+
+def put_private_file(path: Path, content: bytes) -> None:
+    """A file that only its owner reads; when this returns it is on the disk, or there is none."""
+    fresh = path.with_name(f".{path.name}")
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    number = os.open(path.parent, os.O_RDONLY)  # names of files are on the disk too
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

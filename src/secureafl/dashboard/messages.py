@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from secureafl.core.events import ArrivalEvent, EvaluationEvent
-from secureafl.presentation.labels import as_text, flat_texts, kind
+from secureafl.presentation.labels import as_faced, as_text, flat_texts, kind
 from secureafl.runs.digest import Digest, Score
 from secureafl.runs.lanes import Lane, explain_suspicion, lanes, name_suspects
 from secureafl.runs.pace import Moment
@@ -90,7 +90,7 @@ def head(name: str, watch: Watch) -> dict[str, Any]:
         "clients": clients if type(clients) is int else None,
         "seen": len(digest.clients),
         "defense": kind(settings, "defense"),
-        "attack": kind(settings, "attack"),
+        "attack": kind(as_faced(settings, digest.malicious > 0), "attack"),
         "task": kind(settings, "task"),
         "seed": as_text(settings.get("seed", "")),
         "accepted": digest.accepted,

@@ -19,12 +19,13 @@ from secureafl.deployment.journal import journals
 from secureafl.deployment.keys import KEYS
 from secureafl.deployment.liveness import DATABASE
 from secureafl.deployment.recovery import BEFORE, recover
+from secureafl.deployment.secret import SECRET
 from secureafl.deployment.slots import SLOTS
 from secureafl.runs.folder import RunFolder, refuse_taken, require_kind
 from secureafl.runs.layout import CHECKPOINT, EVENTS, EXPERIMENT, PROVENANCE, SERVER, is_run
 
 _TRIES = 5
-_FILES = (EVENTS, EXPERIMENT, PROVENANCE, SLOTS, CHECKPOINT, BEFORE)
+_FILES = (EVENTS, EXPERIMENT, PROVENANCE, SLOTS, SECRET, CHECKPOINT, BEFORE)
 
 
 def back_up(run: Path, to: Path) -> int:

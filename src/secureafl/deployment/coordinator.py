@@ -33,6 +33,7 @@ from secureafl.deployment.recovery import (
     make_facts,
     recover,
 )
+from secureafl.deployment.secret import keep_secret
 from secureafl.deployment.slots import SlotRegistry
 from secureafl.experiment import Experiment, write_experiment
 from secureafl.runs.events import read_events
@@ -211,6 +212,7 @@ class Coordinator:
         self.notes = found.notes  # what was damaged and could be made up for
         self.folder.rewind(found.events_bytes)
         self._events_checksum = EventsChecksum(path)
+        self._start_defense(begun=bool(found.checkpoint or found.entries))
         lent = self._restore(found.checkpoint) if found.checkpoint else {0: self.weights}
         self._saved = self.round
         self.folder.add_session(describe_session(made, self.device, self.round))
@@ -218,6 +220,12 @@ class Coordinator:
         with self._compute:
             self._replay(found.entries, lent)
         self.folder.flush()
+
+    def _start_defense(self, begun: bool) -> None:
+        """The state before the first arrival, with what the defence draws for this run."""
+        self._server = self._server._replace(seed=keep_secret(self.folder.path, begun))
+        with self._compute:
+            self._state = self._server.start(self.weights)
 
     def _restore(self, checkpoint: Checkpoint) -> dict[int, Tensor]:
         """The state of a checkpoint; returns the models that were lent then, by version."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 import numpy as np
 
 from secureafl.core.errors import RunError
+from secureafl.core.files import put_private_file
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -69,7 +70,7 @@ class Journal:
         """That of the checkpoint made after so many arrivals, in a folder of its user alone."""
         self._path = journal_path(folder, number)
         if not self._path.exists():
-            _create(self._path, _FILE.pack(_FILE_MARK, FORMAT, number))
+            put_private_file(self._path, _FILE.pack(_FILE_MARK, FORMAT, number))
         self._file = self._path.open("ab")
 
     @property
@@ -86,21 +87,6 @@ class Journal:
     def close(self) -> None:
         """Release the file."""
         self._file.close()
-
-
-def _create(path: Path, head: bytes) -> None:
-    """A journal appears with its head or not at all; it holds updates, so it is private."""
-    fresh = path.with_name(f".{path.name}")
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(head)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    number = os.open(path.parent, os.O_RDONLY)  # names of files are on the disk too
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 def pack(entry: Entry) -> bytes:

@@ -11,6 +11,7 @@ from secureafl.toml import flatten
 # These do not make two runs different experiments; the attack decides the scene instead.
 _SHARED = ("seed", "threads", "device", "attack", "defense.", "task.kind")
 _LONGEST = 60
+_BROUGHT = "attacks by clients"  # `secureafl join --attack`: the experiment does not name them
 
 
 class Labels(NamedTuple):
@@ -24,6 +25,17 @@ def kind(experiment: Mapping[str, Any], part: str) -> str:
     """The kind of an experiment's defence, attack or task."""
     found = experiment.get(part, "unknown")
     return str(found.get("kind", "unknown") if isinstance(found, Mapping) else found)
+
+
+def as_faced(experiment: Mapping[str, Any], attacked: bool) -> Mapping[str, Any]:
+    """The experiment with the attack that was met: clients of a deployment may bring their own.
+
+    Args:
+        experiment: The settings of a run.
+        attacked: Whether any of its uploads was known to be malicious.
+    """
+    brought = attacked and kind(experiment, "attack") == "none"
+    return {**experiment, "attack": {"kind": _BROUGHT}} if brought else experiment
 
 
 def flat_texts(values: Mapping[str, Any]) -> dict[str, str]:

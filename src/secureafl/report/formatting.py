@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from secureafl.report.cells import Cell, Spread
+from secureafl.report.tables import Late
 
 NOTHING = "\N{EN DASH}"
 
@@ -20,6 +21,13 @@ def mean_and_deviation(mean: float, deviation: float) -> str:
     """A mean and its standard deviation, which has no more decimals than the mean."""
     tiny = 0 < deviation < 0.001 <= abs(mean) < 1000
     return f"{number(mean)} ± {f'{deviation:.3f}' if tiny else number(deviation)}"
+
+
+def late_figures(found: Late | None) -> str:
+    """A metric over a run's last evaluations; a deviation only if there are several that differ."""
+    if found is None or math.isnan(found.mean):
+        return NOTHING
+    return mean_and_deviation(found.mean, found.std) if found.std else number(found.mean)
 
 
 def percent(share: float | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,9 +11,9 @@ import numpy as np
 from secureafl.presentation.labels import as_text, flat_texts, kind
 from secureafl.report.drawing import Picture
 from secureafl.report.figures import clients, holdings, lipschitz, over_rounds, staleness
-from secureafl.report.formatting import NOTHING, mean_and_deviation
+from secureafl.report.formatting import late_figures
 from secureafl.report.headline import headlines
-from secureafl.report.tables import Late, Run, compare, read_runs
+from secureafl.report.tables import Run, compare, read_runs
 from secureafl.report.trust import trust
 from secureafl.report.writing import PAGE, fill, save
 from secureafl.runs.lanes import Lane, explain_suspicion, lanes, name_suspects
@@ -137,10 +136,4 @@ def _render(runs: Sequence[Run], pictures: list[Picture], sections: list[Section
         "pictures": pictures,
         "sections": sections,
     }
-    return fill("page.html", {"spread": _spread, "text": as_text}, values)
-
-
-def _spread(late: Late | None) -> str:
-    if late is None or math.isnan(late.mean):
-        return NOTHING
-    return mean_and_deviation(late.mean, late.std)
+    return fill("page.html", {"spread": late_figures, "text": as_text}, values)

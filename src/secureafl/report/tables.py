@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from secureafl.core.errors import RunError, SecureAflError
+from secureafl.core.errors import NoRunError, RunError, SecureAflError
 from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event
-from secureafl.presentation.labels import kind, label_runs
+from secureafl.presentation.labels import as_faced, kind, label_runs
 from secureafl.runs.digest import Digest
 from secureafl.runs.events import number, read_events
 from secureafl.runs.layout import EXPERIMENT, HOLDINGS, PROVENANCE, RESULT, is_run, read_json
@@ -78,6 +78,11 @@ class Run:
         return self.result is not None
 
     @property
+    def faced(self) -> Mapping[str, Any]:
+        """The experiment, with the attack its clients brought if it names none."""
+        return as_faced(self.experiment, self.digest.malicious > 0)
+
+    @property
     def rounds(self) -> int:
         """Rounds done so far."""
         seen = [int(self.arrivals.round.max()) + 1] if self.arrivals.round.size else []
@@ -110,9 +115,9 @@ class Row(NamedTuple):
 def read_runs(paths: Sequence[Path]) -> list[Run]:
     """Runs in the given order, each once, labelled so that they can be told apart."""
     if not paths:
-        raise RunError(f"no run to report on; {_MADE_BY}")
+        raise NoRunError(f"no run to report on; {_MADE_BY}")
     runs = [read_run(path) for path in {path.resolve(): path for path in paths}.values()]
-    labels = label_runs([run.experiment for run in runs])
+    labels = label_runs([run.faced for run in runs])
     names = [run.name for run in runs]
     return [
         dataclasses.replace(
@@ -139,7 +144,7 @@ def read_run(path: Path) -> Run:
         holdings = _read_holdings(path / HOLDINGS)
     except SecureAflError as error:
         raise RunError(f"{error}; {_REMEDY}") from error
-    (label,) = label_runs([experiment])
+    (label,) = label_runs([as_faced(experiment, digest.malicious > 0)])
     name = path.resolve().name
     happened = (evaluations, arrivals, summary)
     return Run(path, name, *label, experiment, provenance, result, *happened, holdings, digest)
@@ -156,7 +161,7 @@ def _row(run: Run) -> Row:
     return Row(
         name=run.name,
         defense=kind(run.experiment, "defense"),
-        attack=kind(run.experiment, "attack"),
+        attack=kind(run.faced, "attack"),
         seed=str(run.experiment.get("seed", "unknown")),
         rounds=run.rounds,
         planned=planned if isinstance(planned, int) else None,
@@ -173,9 +178,9 @@ def _row(run: Run) -> Row:
 def _require_run_folder(path: Path) -> None:
     try:
         if not path.is_dir():
-            raise RunError(f"{path}: no such folder; {_MADE_BY}")
+            raise NoRunError(f"{path}: no such folder; {_MADE_BY}")
         if not is_run(path):
-            raise RunError(f"{path}: not a run folder (no {EXPERIMENT}); {_MADE_BY}")
+            raise NoRunError(f"{path}: not a run folder (no {EXPERIMENT}); {_MADE_BY}")
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror}); {_MADE_BY}") from error
 

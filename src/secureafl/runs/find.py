@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from secureafl.core.errors import RunError
+from secureafl.core.errors import NoRunError
 from secureafl.runs.layout import is_run
 
 
@@ -32,7 +32,7 @@ def find_runs(folders: Iterable[Path]) -> Found:
         unreadable += found.unreadable
         if not found.runs:
             told = "; ".join([f"{folder}: no run folder in it", *found.unreadable])
-            raise RunError(f"{told}; run folders are made by 'secureafl run'")
+            raise NoRunError(f"{told}; run folders are made by 'secureafl run'")
         for run in found.runs:
             runs.setdefault(run.resolve(), run)
     return Found(list(runs.values()), list(dict.fromkeys(unreadable)))
@@ -67,7 +67,7 @@ def search(folder: Path) -> Found:
 def require_folder(folder: Path) -> None:
     """Raise unless there is such a folder."""
     if not folder.is_dir():
-        raise RunError(f"{folder}: no such folder; give a run folder, or a folder of them")
+        raise NoRunError(f"{folder}: no such folder; give a run folder, or a folder of them")
 
 
 def _folders_in(folder: Path) -> list[Path]:

@@ -18,7 +18,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from secureafl.core.errors import LockedError, RunError, SecureAflError
+from secureafl.core.errors import LockedError, NoRunError, RunError, SecureAflError
 from secureafl.core.events import ArrivalEvent, Event
 from secureafl.runs.events import encode
 from secureafl.runs.layout import (
@@ -56,7 +56,7 @@ class RunFolder:
         """Open an existing folder of a simulation, or of a deployment; `create` makes one."""
         self.path = path
         if not is_run(path):
-            raise RunError(f"{path}: not a run folder (no {EXPERIMENT})")
+            raise NoRunError(f"{path}: not a run folder (no {EXPERIMENT})")
         require_kind(path, deployed)
         try:
             self._events = (path / EVENTS).open("ab")

@@ -40,7 +40,7 @@ class Lane(NamedTuple):
     staleness: int
     mean_staleness: float
     marks: str  # its latest uploads, the newest last: 1 accepted, 0 refused
-    malicious: bool  # made so by the simulation; the suspicion does not depend on it
+    malicious: bool  # as the simulation or a client of a test says; suspicion is not based on it
 
 
 def lanes(digest: Digest) -> list[Lane]:
@@ -107,7 +107,7 @@ def explain_suspicion(digest: Digest, found: Sequence[Lane], defense: str) -> st
     if malicious:
         first = sum(lane.malicious for lane in found[:malicious])
         told.append(
-            f"Malicious in this simulation: {malicious:,}; "
+            f"Known to be malicious: {malicious:,}; "
             f"among the {malicious:,} most suspicious: {first:,}."
         )
     return " ".join([*told, _LIMIT])

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import pandas
 
 _FIRST = ("run", "task", "defense", "attack", "seed", "rounds", "finished")
+_OVERVIEW = ("run", "defense", "attack", "seed", "finished")
 _MEASURED = ("steps", "seconds", "rounds_per_second", "peak_memory_bytes")
 _EVALUATIONS = ("run", "round", "metric", "value")
 _TYPES = {bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE"}
@@ -51,14 +52,20 @@ class ResultsTable:
         self._folders = folders
         self._database = _duckdb().connect()
         rows = [_row(folder) for folder in folders]
-        names = dict.fromkeys([*_FIRST, *(name for row in rows for name in row)])
-        _create(self._database, "runs", _columns(rows, names))
+        self._names = list(dict.fromkeys([*_FIRST, *(name for row in rows for name in row)]))
+        _create(self._database, "runs", _columns(rows, self._names))
         self._evaluations = False
 
     def query(self, sql: str = ALL) -> Answer:
         """Columns and rows."""
         found = self._ask(sql)
         return Answer(found.columns, found.fetchall())
+
+    def overview(self) -> Answer:
+        """What tells the runs apart and their late errors, few enough columns for a terminal."""
+        late = [name for name in self._names if name.endswith("_late_mean")]
+        columns = ", ".join(map(_quoted, [*_OVERVIEW, *late]))
+        return self.query(f"select {columns} from runs order by run")
 
     def to_pandas(self, sql: str = ALL) -> pandas.DataFrame:
         """The answer as a data frame."""

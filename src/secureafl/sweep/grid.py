@@ -105,6 +105,9 @@ class Grid:
 def read_grid(path: Path) -> Grid:
     """Read the grid in a TOML file; without an axis of seeds, the base's seed is the only one."""
     values = read_toml(path)
+    settings = {field.name for field in dataclasses.fields(Experiment)}
+    if settings & set(values) and not {"base", "axes"} & set(values):
+        raise ConfigError(f"{path}: one experiment, no grid; run it with 'secureafl run {path}'")
     known = [field.name for field in dataclasses.fields(Grid)]
     for key, value in values.items():
         if key not in known:

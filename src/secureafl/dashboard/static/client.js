@@ -50,7 +50,7 @@ export class ClientPage {
       say(byId("headline"), `Client ${this.client} has sent no upload that counts.`);
       return;
     }
-    const malicious = lane.malicious ? ", malicious in this simulation" : "";
+    const malicious = lane.malicious ? ", known to be malicious" : "";
     say(byId("headline"), `Client ${this.client}: suspicion ${lane.suspicion.toFixed(2)} (${lane.level}${malicious})`);
     const reasons = Object.entries(lane.reasons).map(([reason, count]) => `${reason || "no reason given"} ×${whole(count)}`);
     facts([
