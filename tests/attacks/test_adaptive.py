@@ -194,7 +194,7 @@ def test_the_way_to_the_target_is_as_long_as_the_formula_says(seed, alpha):
 @for_every_defense
 def test_upload_is_accepted_whenever_the_honest_gradient_is(defense):
     stream, uploads = Stream(defense, Adaptive(), 1), 0
-    for _ in range(60):
+    for _ in range(40):
         arrival = stream.draw()
         update = arrival.gradient
         if MEMBERS[arrival.client]:

@@ -92,7 +92,9 @@ def _noise(raw):
     return b"\xff" * len(raw)
 
 
-@pytest.mark.parametrize("damage", [_cut, _flip, _empty, _noise])
+@pytest.mark.parametrize(
+    "damage", [_cut, _flip, *(pytest.param(d, marks=pytest.mark.slow) for d in (_empty, _noise))]
+)
 def test_damaged_checkpoint_is_refused_and_nothing_lost(cli, stopped, damage):
     checkpoint = stopped / "checkpoint.safetensors"
     checkpoint.write_bytes(damage(checkpoint.read_bytes()))

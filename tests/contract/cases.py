@@ -44,13 +44,15 @@ DEFENSE_CASES = {
     if value not in list(_ALL_CASES.values())[:place]
 }
 
-# Rules inside SecureAFL owe the defence nothing new beside these kinds: by order, by choice, with
-# trusted samples, with a memory, with draws of their own.
-_USUAL = ("mean", "trimmed_mean", "krum", "fltrust", "foolsgold", "bucketing")
+# Rules inside SecureAFL owe the defence nothing new beside these kinds: by choice, with trusted
+# samples, with a memory. Forms of other defences differ from their defaults in a line or two.
+_USUAL = ("mean", "krum", "fltrust", "foolsgold")
+_FORMS = ("basgd_trimmed", "credibility", "constant", "hinge", "kardam_inverse", "zeno_pp_score")
 SLOW_CASES = {
     name
     for name in DEFENSE_CASES
-    if name.startswith("aggregator_") and name.removeprefix("aggregator_") not in _USUAL
+    if name in _FORMS
+    or (name.startswith("aggregator_") and name.removeprefix("aggregator_") not in _USUAL)
 }
 
 # Arrivals until honest clients are near their minimum; a step for every ten takes longer.

@@ -19,6 +19,7 @@ from secureafl.sweep.grid import Grid, read_grid
 SAMPLE = Path(__file__).parents[2] / "examples" / "small_grid.toml"
 
 
+@pytest.mark.slow
 def test_sample_grid_runs(cli):
     words = ("--rounds", 2, "--set", "evaluation.every=2", "--workers", 1, "--out", "all")
     done = cli("sweep", SAMPLE, *words)
