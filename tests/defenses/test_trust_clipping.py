@@ -141,6 +141,12 @@ def test_pace_is_no_power():
     assert min(spent[1:]) == turns
 
 
+def test_the_only_client_there_is_need_not_wait_for_others():
+    both = side_by_side(1)
+    decisions = [both.arrive(0, 0, UNIT) for _ in range(20)]
+    assert all(decision.accepted and decision.ready for decision in decisions)
+
+
 def test_uploads_at_usual_paces_are_not_held_up():
     both, rng = side_by_side(7), np.random.default_rng(0)
     held = [

@@ -130,6 +130,8 @@ class TrustClippingServer:
         return trust
 
     def _spend(self, client):
+        if self.num_clients == 1:
+            return 1.0
         saved = self.earned[client]
         spent = min(1.0, saved)
         others = max(1, len(self.histories) - 1)

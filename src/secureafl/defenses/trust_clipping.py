@@ -173,6 +173,8 @@ class TrustClipping:
 
 def _spend_pace(state: State, client: Int[Tensor, ""]) -> Float[Tensor, ""]:
     """What the client may spend on this step, at most 1; the others earn, in place."""
+    if len(state.earned) == 1:
+        return state.earned[0].clone()  # nobody else uploads, so it could never earn a step
     saved = row(state.earned, client)
     spent = saved.clamp(max=1)
     others = (state.known.sum() - 1).clamp(min=1)
