@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from secureafl.cli.given import settings_given
+from secureafl.cli.options import CheckpointSeconds, Engine, EngineName, Workers
 from secureafl.cli.stopping import stoppable
 from secureafl.core.errors import ConfigError
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from secureafl.experiment import Experiment
     from secureafl.redteam.plan import Plan
 
-EngineName = Literal["local", "ray", "slurm"]
 EXAMPLE = (
     "Example: secureafl redteam secure_afl_hardened --malicious 0.2 --budget 200, "
     "or: secureafl redteam my_defense:NormBound --fast, "
@@ -69,17 +69,13 @@ def redteam(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any other setting of the experiment."),
     ] = None,
-    engine: Annotated[EngineName, typer.Option(help="Where runs are computed.")] = "local",
-    workers: Annotated[
-        int, typer.Option(min=0, help="Runs (jobs on a cluster) at a time; 0: as many as fit.")
-    ] = 0,
+    engine: Engine = "local",
+    workers: Workers = 0,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder of the search, or of several; one begun before is gone on with."),
     ] = None,
-    checkpoint_seconds: Annotated[
-        float, typer.Option(min=0, help="Save a checkpoint of each run this often.")
-    ] = 60.0,
+    checkpoint_seconds: CheckpointSeconds = 60.0,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")] = False,
 ) -> None:
     """Search for the attack that harms a defence most, and score it on seeds never searched on."""

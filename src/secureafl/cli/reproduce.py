@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from secureafl.cli.options import CheckpointSeconds, Engine, EngineName, Workers
 from secureafl.cli.stopping import stoppable
 
 if TYPE_CHECKING:
     from secureafl.experiment import Experiment
     from secureafl.reproduce.plan import Request
 
-EngineName = Literal["local", "ray", "slurm"]
 EXAMPLE = "Example: secureafl reproduce main --fast, or: secureafl reproduce variants --seeds 0-2"
 
 
@@ -42,10 +42,8 @@ def reproduce(
         Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")
     ] = "auto",
     data_dir: Annotated[str, typer.Option(help="Folder of the data set.")] = "",
-    engine: Annotated[EngineName, typer.Option(help="Where runs are computed.")] = "local",
-    workers: Annotated[
-        int, typer.Option(min=0, help="Runs (jobs on a cluster) at a time; 0: as many as fit.")
-    ] = 0,
+    engine: Engine = "local",
+    workers: Workers = 0,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for runs and page; one begun before is gone on with."),
@@ -53,9 +51,7 @@ def reproduce(
     page_only: Annotated[
         bool, typer.Option("--page-only", help="Run nothing; make the page of what is there.")
     ] = False,
-    checkpoint_seconds: Annotated[
-        float, typer.Option(min=0, help="Save a checkpoint of each run this often.")
-    ] = 60.0,
+    checkpoint_seconds: CheckpointSeconds = 60.0,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
     """Run a table or figure of the paper and put its page beside the paper's figures."""

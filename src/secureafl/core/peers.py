@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from secureafl.core.trust import TINY, lower_median
+from secureafl.core.trust import TINY, centred, cosines, lower_median
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -51,7 +51,7 @@ def novelty_weights(gram: Float[Tensor, "n n"], known: Bool[Tensor, " n"]) -> Fl
 
 def group_weights(gram: Float[Tensor, "n n"], known: Bool[Tensor, " n"]) -> Float[Tensor, " n"]:
     """Weights from the size of the group of clients that agree with each; 0 for the unknown."""
-    confirmed = _confirmed(_cosines(gram, known), known)
+    confirmed = _confirmed(cosines(gram, known), known)
     weights = known.to(gram.dtype)
     for _ in range(CENTRINGS):
         whitened = _whitened(confirmed, weights / weights.sum().clamp(min=TINY), known)
@@ -63,30 +63,24 @@ def group_weights(gram: Float[Tensor, "n n"], known: Bool[Tensor, " n"]) -> Floa
     return weights
 
 
-def _cosines(products: Float[Tensor, "n n"], known: Bool[Tensor, " n"]) -> Float[Tensor, "n n"]:
-    scale = torch.where(known, products.diagonal().clamp(min=TINY).rsqrt(), 0)
-    return products * scale[:, None] * scale
-
-
-def _confirmed(cosines: Float[Tensor, "n n"], known: Bool[Tensor, " n"]) -> Float[Tensor, "n n"]:
+def _confirmed(directions: Float[Tensor, "n n"], known: Bool[Tensor, " n"]) -> Float[Tensor, "n n"]:
     """Cosines between the best guesses of each direction from all others (ridge regression)."""
-    inverted = inverse(cosines, CONFIRMATION_RIDGE)
+    inverted = inverse(directions, CONFIRMATION_RIDGE)
     guesses = -inverted / inverted.diagonal()[:, None]
     guesses = guesses - torch.diag(guesses.diagonal())
-    return _cosines(guesses @ cosines @ guesses.T, known)
+    return cosines(guesses @ directions @ guesses.T, known)
 
 
 def _whitened(
-    cosines: Float[Tensor, "n n"], centre: Float[Tensor, " n"], known: Bool[Tensor, " n"]
+    directions: Float[Tensor, "n n"], centre: Float[Tensor, " n"], known: Bool[Tensor, " n"]
 ) -> Float[Tensor, "n n"]:
     """Cosines seen from the weighted mean, where every direction that is sent counts alike.
 
     Otherwise clients with similar classes would be one large group.
     """
-    along = cosines @ centre
-    centred = (cosines - along[:, None] - along + centre @ along) * known[:, None] * known
-    projection = centred @ inverse(centred, WHITENING_RIDGE)
-    return _cosines((projection + projection.T) / 2, known)
+    products = centred(directions, centre) * known[:, None] * known
+    projection = products @ inverse(products, WHITENING_RIDGE)
+    return cosines((projection + projection.T) / 2, known)
 
 
 def inverse(matrix: Float[Tensor, "n n"], ridge: float) -> Float[Tensor, "n n"]:

@@ -53,14 +53,14 @@ def similarity_weights(
     median size. The *disagreement penalty* lowers the weight of a client whose direction opposes
     those of others more than is typical.
     """
-    scale = torch.where(known, gram.diagonal().clamp(min=TINY).rsqrt(), 0)
-    cosines = gram * scale[:, None] * scale
+    directions = cosines(gram, known)
     weights = known.to(gram.dtype)
     for _ in range(CENTRE_ITERATIONS):
-        centred = _centred_cosines(cosines, weights / weights.sum().clamp(min=TINY), known)
+        products = centred(directions, weights / weights.sum().clamp(min=TINY))
+        seen = cosines(products, known, MIN_SQUARED_DISTANCE)
         weights = _penalised_weights(
-            centred.clamp(min=0) ** 2,
-            centred.clamp(max=0) ** 2,
+            seen.clamp(min=0) ** 2,
+            seen.clamp(max=0) ** 2,
             known,
             similarity_penalty,
             disagreement_penalty,
@@ -68,14 +68,21 @@ def similarity_weights(
     return weights
 
 
-def _centred_cosines(
-    cosines: Float[Tensor, "n n"], centre: Float[Tensor, " n"], known: Bool[Tensor, " n"]
+def cosines(
+    products: Float[Tensor, "n n"], known: Bool[Tensor, " n"], smallest: float = TINY
 ) -> Float[Tensor, "n n"]:
-    """Cosines between known clients' directions, seen from their mean with these weights."""
-    along = cosines @ centre
-    products = cosines - along[:, None] - along + centre @ along
-    scale = torch.where(known, products.diagonal().clamp(min=MIN_SQUARED_DISTANCE).rsqrt(), 0)
+    """Cosines from inner products, 0 for clients that are not known.
+
+    Squared lengths below `smallest` are taken for that.
+    """
+    scale = torch.where(known, products.diagonal().clamp(min=smallest).rsqrt(), 0)
     return products * scale[:, None] * scale
+
+
+def centred(products: Float[Tensor, "n n"], centre: Float[Tensor, " n"]) -> Float[Tensor, "n n"]:
+    """Inner products as seen from the mean with these weights."""
+    along = products @ centre
+    return products - along[:, None] - along + centre @ along
 
 
 def _penalised_weights(

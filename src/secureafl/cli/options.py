@@ -1,0 +1,14 @@
+"""Options of commands that make many runs of their own."""
+
+from typing import Annotated, Literal
+
+import typer
+
+EngineName = Literal["local", "ray", "slurm"]  # `sweep.engines.EngineName`, which needs torch
+Engine = Annotated[EngineName, typer.Option(help="Where runs are computed.")]
+Workers = Annotated[
+    int, typer.Option(min=0, help="Runs (jobs on a cluster) at a time; 0: as many as fit.")
+]
+CheckpointSeconds = Annotated[
+    float, typer.Option(min=0, help="Save a checkpoint of each run this often.")
+]
