@@ -21,13 +21,13 @@ def part_of(tensor, clients):
 @with_every_kernel
 def test_forgotten_client_leaves_no_trace_and_others_keep_all_of_theirs(defense, kernels):
     driver, client = Driver(defense), 2
+    blank = {k: t.clone() for k, t in name_tensors(driver.state.defense, "").items()}
     with kernels():
         for number in range(20):
             driver.honest(number)
         before = {k: t.clone() for k, t in name_tensors(driver.state.defense, "").items()}
         driver.state = driver.server.forget(driver.state, client)
         after = name_tensors(driver.state.defense, "")
-    blank = name_tensors(defense.init(CLIENTS, driver.state.weights), "")
     others = [k for k in range(CLIENTS) if k != client]
     for name, tensor in after.items():
         if client_axis(tensor) is None:

@@ -103,6 +103,56 @@ def test_clients_that_are_all_unlike_each_other_keep_their_weight():
     assert (weights_of(rows) > 0.5).all()
 
 
+def test_clients_with_animals_among_clients_with_vehicles_are_counted():
+    """Six kinds have something in common and four other kinds too; nobody is malicious."""
+    rng = np.random.default_rng(4)
+    kinds = rng.normal(size=(10, 400))
+    kinds += 0.8 * np.where(np.arange(10) < 6, 1.0, -1.5)[:, None] * rng.normal(size=400)
+    rows = kinds[np.arange(50) % 10] + 0.3 * rng.normal(size=(50, 400))
+    assert (weights_of(rows) >= 0.5).all()
+
+
+def test_a_half_that_is_of_one_mind_loses_nothing():
+    """Five companies on one track, and five on a track each."""
+    rng = np.random.default_rng(5)
+    rows = rng.normal(size=(10, 400))
+    rows[:5] = rows[0] + 0.2 * rng.normal(size=(5, 400))
+    assert (weights_of(rows)[:5] == 1).all()
+    fewer = rows[[0, 1, 2, 3, 5, 6, 7, 8, 9]]  # four of nine are not a half
+    assert (weights_of(fewer)[:4] < 0.5).all()
+
+
+def test_malicious_clients_in_two_groups_that_share_nothing_do_not_count():
+    """Each of 40 % sends one half of what they aim at; no cover."""
+    rng = np.random.default_rng(6)
+    rows, length, aim = crowd(rng, 30)
+    halves = np.array([np.where(np.arange(400) % 2 == k, aim, 0) for k in (0, 1)])
+    lies = length * unit(halves[np.arange(20) % 2])
+    weights = weights_of(np.vstack([rows, lies]))
+    assert (weights[30:] == 0).all()
+    assert (weights[:30] >= 0.5).all()
+
+
+def test_who_is_cut_to_next_to_nothing_time_after_time_does_not_count():
+    both, rng = side_by_side(), np.random.default_rng(0)
+    for _ in range(15):
+        decisions = [
+            both.arrive(client, 0, (40 if client == 0 else 1) * (UNIT + 0.3 * rng.normal(size=DIM)))
+            for client in range(7)
+        ]
+    assert not decisions[0].accepted
+    assert all(decision.accepted for decision in decisions[1:])
+
+
+def test_one_upload_that_is_far_too_long_costs_no_trust():
+    both, rng = side_by_side(), np.random.default_rng(0)
+    for turn in range(10):
+        for client in range(7):
+            long = client == 0 and turn == 6
+            both.arrive(client, 0, (1e6 if long else 1) * (UNIT + 0.3 * rng.normal(size=DIM)))
+    assert both.arrive(0, 0, UNIT).accepted
+
+
 def length_of(decision):
     return float(torch.linalg.vector_norm(decision.direction))
 
@@ -182,13 +232,13 @@ def test_drawing_a_sketch_leaves_the_processs_random_numbers_alone():
 
 def test_sketched_and_exact_runs_decide_alike():
     rng = np.random.default_rng(5)
-    kinds = rng.normal(size=(5, 3000))
+    kinds = rng.normal(size=(5, 6000))
     clients = np.arange(400) % 10
-    uploads = kinds[clients % 5] + rng.normal(size=(400, 3000))
-    uploads[clients >= 8] = 3 * kinds.sum(axis=0) + rng.normal(size=(80, 3000))
+    uploads = kinds[clients % 5] + rng.normal(size=(400, 6000))
+    uploads[clients >= 8] = 3 * kinds.sum(axis=0) + rng.normal(size=(80, 6000))
     found = []
-    for size in (3000, 1000):
-        server, state = start(0, 3000, 10, sketch_size=size)
+    for size in (6000, 4096):
+        server, state = start(0, 6000, 10, sketch_size=size)
         weights = []
         for client, upload in zip(clients, uploads, strict=True):
             state.ledger.lend(state.round, state.weights)
@@ -212,3 +262,19 @@ def test_sketched_and_exact_runs_decide_alike():
 def test_settings_that_make_no_sense_are_told(given, message):
     with pytest.raises(ConfigError, match=message):
         TrustClipping(**given)
+
+
+def test_of_many_clients_who_sit_in_panels_the_malicious_do_not_count():
+    """300 clients, 60 of them with one aim; each is judged among a hundred others."""
+    rng = np.random.default_rng(7)
+    kinds, aim = rng.normal(size=(10, 600)), 24 * unit(rng.normal(size=600))
+    server, state = start(0, 600, 300)
+    for _ in range(4):
+        for client in rng.permutation(300):
+            honest = kinds[client % 10] + rng.normal(size=600)
+            state.ledger.lend(state.round, state.weights)
+            update = torch.from_numpy(honest if client >= 60 else aim + honest / 9).float()
+            _, state = server.receive(state, Upload(int(client), state.round, update))
+    trust = state.defense.trust
+    assert (trust[:60] < 0.5).all()
+    assert (trust[60:] >= 0.5).double().mean() > 0.95

@@ -63,7 +63,7 @@ def consistency_weights(stats, histories):
     ]
 
 
-def curvature_weights(stats, memory, among):
+def curvature_weights(stats, memory, among, credit=1):
     """Weights from the cosines between the model's moves and the uploads' changes."""
     median = [c["mean"] for c, a in zip(stats, among, strict=True) if a and c["count"] >= 3]
     median = lower_median(median) if median else math.inf
@@ -74,7 +74,7 @@ def curvature_weights(stats, memory, among):
             continue
         number = min(client["count"], round((1 + memory) / (1 - memory)))
         error = math.sqrt(client["variance"] / number)
-        ratio = (client["mean"] + error) / median
+        ratio = (client["mean"] + credit * error) / median
         weights.append(min(max((ratio - 0.25) / 0.5, 0.0), 1.0))
     return weights
 

@@ -37,29 +37,56 @@ def novelty_weights(histories):
 
 
 def group_weights(histories):
-    """Weights from the number of clients that agree with what others confirm of a client."""
+    """Weights from how much agrees with what others confirm of a client, counted in two ways."""
     units = [unit(history) for history in histories]
     guesses = []
     for k, direction in enumerate(units):
         others = without(units, k)
         found, _ = ridge_fit(direction, others, 1.0)
-        guesses.append(
-            unit(sum((c * o for c, o in zip(found, others, strict=True)), 0 * direction))
-        )
-    weights = [1.0] * len(units)
+        guess = sum((c * o for c, o in zip(found, others, strict=True)), 0 * direction)
+        guesses.append(guess / max(np.linalg.norm(guess), 1e-9**0.5))
+    lengths = [np.linalg.norm(history) for history in histories]
+    median = max(lower_median(lengths), 1e-30)
+    voices = [np.sqrt(min(2.0, max(0.5, length / median))) for length in lengths]
+    weights, minds = [1.0] * len(units), None
     for _ in range(2):
         centre = sum(w * g for w, g in zip(weights, guesses, strict=True)) / (sum(weights) or 1)
         moved = [guess - centre for guess in guesses]
         spread = sum(np.outer(m, m) for m in moved) + 0.3 * np.eye(len(centre))
-        seen = [np.linalg.solve(np.linalg.cholesky(spread), m) for m in moved]
-        seen = [unit(vector) for vector in seen]
-        sizes = [1 + max(1.0, sum(max(0.0, a @ b) for b in seen)) for a in seen]
-        median = lower_median(sizes)
-        relative = [size / median for size in sizes]
-        weights = [
-            max(1.0, size) ** -2 * min(1.0, max(0.0, (1.65 - size) / 0.3)) for size in relative
-        ]
+        whitened = [np.linalg.solve(np.linalg.cholesky(spread), m) for m in moved]
+        seen, alike = shortened(moved), [1.0] * len(moved)
+        blocks = np.maximum(group_sizes(seen, alike), group_sizes(seen, voices))
+        groups = np.maximum(1.0, group_sizes(shortened(whitened), alike))
+        minds = minds or [sum(mine @ other > 0.5 for other in seen) for mine in seen]
+        weights = []
+        for mind, block, group in zip(minds, blocks, groups, strict=True):
+            by_block = 1 - 0.4 * rise(block, 1.15, 1.45)
+            by_group = 1 - rise(max(group, np.sqrt(block * group)), 1.4, 1.65)
+            weights.append(1.0 if 2 * mind >= len(seen) else min(by_block, by_group))
     return weights
+
+
+def shortened(vectors):
+    """The vectors at length 1; those of next to none stay near 0."""
+    return [vector / max(np.linalg.norm(vector), 1e-9**0.5) for vector in vectors]
+
+
+def rise(value, start, end):
+    return min(1.0, max(0.0, (value - start) / (end - start)))
+
+
+def group_sizes(seen, voices):
+    """The root of how many pairs agree with each and with each other, and itself; in medians."""
+    agree = [[max(0.0, one @ other - 0.1) for other in seen] for one in seen]
+    everybody, sizes = range(len(seen)), []
+    for i in everybody:
+        pairs = sum(
+            voices[j] * voices[k] * np.sqrt(agree[i][j] * agree[j][k] * agree[i][k])
+            for j in everybody
+            for k in everybody
+        )
+        sizes.append(voices[i] + np.sqrt(pairs))
+    return np.array(sizes) / lower_median(sizes)
 
 
 class TrustClippingServer:
@@ -69,13 +96,14 @@ class TrustClippingServer:
         self.num_clients, self.momentum = num_clients, momentum
         self.norms, self.counts, self.last, self.bases, self.histories = {}, {}, {}, {}, {}
         self.curvature, self.earned, self.mean_weight = {}, [1.0] * num_clients, 1.0
-        self.trust, self.arrivals = {}, 0
+        self.trust, self.kept, self.arrivals = {}, {}, 0
 
     def receive(self, seen):
         self.norms[seen.client] = norm = np.linalg.norm(seen.gradient)
         self._remember(seen, norm)
         if self.arrivals % max(1, self.num_clients // 10) == 0:
-            self.trust = self._trust()
+            for client, weight in self._trust().items():
+                self.trust[client] = 0.75 * self.trust.get(client, 1.0) + 0.25 * weight
         self.arrivals += 1
         trust = self.trust.get(seen.client, 1.0)
         pace = self._spend(seen.client)
@@ -95,12 +123,15 @@ class TrustClippingServer:
 
     def _remember(self, seen, norm):
         client, first = seen.client, seen.client not in self.histories
-        clipped = unit(seen.gradient) * min(norm, lower_median(list(self.norms.values())))
+        radius = lower_median(list(self.norms.values()))
+        clipped = unit(seen.gradient) * min(norm, radius)
         mine = self.curvature.setdefault(client, {"mean": 0.0, "variance": 0.0, "count": 0})
         if not first:
             self._compare(mine, seen.base - self.bases[client], clipped - self.last[client])
         count = self.counts.get(client, 0)
         kept = min(count / (count + 1), self.momentum)
+        left = min(norm, radius) / norm if norm else 1.0
+        self.kept[client] = kept * self.kept.get(client, 0.0) + (1 - kept) * left
         before = self.histories.get(client, 0 * clipped)
         self.histories[client] = kept * before + (1 - kept) * clipped
         self.last[client], self.bases[client], self.counts[client] = clipped, seen.base, count + 1
@@ -118,7 +149,8 @@ class TrustClippingServer:
     def _trust(self):
         clients = sorted(self.histories)
         stats = [self.curvature[client] for client in clients]
-        curved = curvature_weights(stats, self.momentum, [True] * len(clients))
+        curved = curvature_weights(stats, self.momentum, [True] * len(clients), credit=2)
+        curved = [w * rise(self.kept[c], 0.1, 0.25) for w, c in zip(curved, clients, strict=True)]
         trust = dict.fromkeys(clients, 0.0)
         left = [client for client, weight in zip(clients, curved, strict=True) if weight > 0]
         histories = [self.histories[client] for client in left]

@@ -1,9 +1,10 @@
 """Trust from what clients have in common, computed from inner products of their update histories.
 
 Two questions are asked about each client. Can the others' histories explain its own? What nobody
-else sends is *novel*: a direction that a malicious client made up to look like nobody. And how many
-clients are behind what it sends? Malicious clients that do harm must add up to something, so they
-are a *group*: more clients than usual that agree, seen in what others confirm of their histories.
+else sends is *novel*: a direction that a malicious client made up to look like nobody. And how much
+is behind what it sends? Malicious clients that do harm must add up to something, so they are a
+*group*: more clients than usual that agree, or clients that send more than usual in one direction,
+seen in what others confirm of their histories.
 
 Both are compared with the median client, so that no number of attackers is assumed; a typical
 client has weight 1, and nobody gains.
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from secureafl.core.trust import TINY, centred, cosines, lower_median
+from secureafl.core.trust import TINY, centred, cosines, lower_median, rise
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -27,10 +28,24 @@ if TYPE_CHECKING:
 NOVELTY_RIDGE, CONFIRMATION_RIDGE, WHITENING_RIDGE = 0.1, 1.0, 0.3
 USUAL_NOVELTY = 4.0  # in medians; a client that is more novel loses weight in proportion
 LONGEST = 2.0  # of a history, in medians: longer ones are looked at as if they were this long
-# Sizes of a client's group in medians: the weight falls as the square of the size, and beyond the
-# first of these numbers faster, to 0 at the second.
-LARGE_GROUP, LARGEST_GROUP = 1.35, 1.65
+AGREEMENT = 0.1  # cosines below mean nothing: among few thousand numbers they come by chance
+# Sizes of groups are in medians. From the first of two numbers on a client's weight falls, at the
+# second it is as low as it gets: for a block, which may be a natural one, not below this.
+LARGE_BLOCK, LARGEST_BLOCK, LEAST_OF_BLOCK = 1.15, 1.45, 0.6
+LARGE_GROUP, LARGEST_GROUP = 1.4, 1.65
+MAJORITY = 0.5  # the cosine at which clients are of one mind: at least half of all are no attackers
 CENTRINGS = 2  # the centre depends on the weights, and the weights on the centre
+NOTHING = 1e-9  # a squared length below which a direction means nothing
+
+
+def peer_weights(gram: Float[Tensor, "n n"], known: Bool[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """Weights from both questions; 0 for the unknown.
+
+    >>> from secureafl.core.peers import peer_weights
+    >>> peer_weights(torch.eye(3, dtype=torch.float64), torch.tensor([True, True, False]))
+    tensor([1., 1., 0.], dtype=torch.float64)
+    """
+    return novelty_weights(gram, known) * group_weights(gram, known)
 
 
 def novelty_weights(gram: Float[Tensor, "n n"], known: Bool[Tensor, " n"]) -> Float[Tensor, " n"]:
@@ -50,16 +65,37 @@ def novelty_weights(gram: Float[Tensor, "n n"], known: Bool[Tensor, " n"]) -> Fl
 
 
 def group_weights(gram: Float[Tensor, "n n"], known: Bool[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """Weights from the size of the group of clients that agree with each; 0 for the unknown."""
+    """Weights from the size of the group of clients that agree with each; 0 for the unknown.
+
+    A *block* is who agrees with a client at all, its members counted alike or by the lengths of
+    their histories, whichever makes it larger. Blocks can be natural: clients with animals among
+    clients with vehicles. So they cost a part of the weight. Where all directions that are sent are
+    made equally strong (whitened), natural blocks fall apart and those with a common aim do not. A
+    group that is large in this sense, or in both on average, costs all of it. Who is of one mind
+    with half of all clients loses nothing: malicious clients are fewer.
+    """
     confirmed = _confirmed(cosines(gram, known), known)
-    weights = known.to(gram.dtype)
-    for _ in range(CENTRINGS):
-        whitened = _whitened(confirmed, weights / weights.sum().clamp(min=TINY), known)
-        size = 1 + whitened.clamp(min=0).sum(dim=1).clamp(min=1)
-        size = size / lower_median(size, known)
-        slope = (LARGEST_GROUP - size) / (LARGEST_GROUP - LARGE_GROUP)
-        weights = size.clamp(min=1) ** -2 * slope.clamp(min=0, max=1)
-        weights = torch.where(known, weights, 0)
+    length = gram.diagonal().clamp(min=0).sqrt()
+    length = length / lower_median(length, known).clamp(min=TINY)
+    voice = length.clamp(min=1 / LONGEST, max=LONGEST).sqrt()
+    alike = torch.ones_like(voice)
+    weights, of_one_mind = known.to(gram.dtype), torch.zeros_like(known)
+    for turn in range(CENTRINGS):
+        centre = weights / weights.sum().clamp(min=TINY)
+        seen = centred(confirmed, centre) * known[:, None] * known
+        agreement = cosines(seen, known, NOTHING)
+        block = torch.maximum(
+            _group_sizes(agreement, alike, known), _group_sizes(agreement, voice, known)
+        )
+        group = _group_sizes(cosines(_whitened(seen), known, NOTHING), alike, known)
+        group = torch.maximum(group, (block * group.clamp(min=1)).sqrt())
+        weights = torch.minimum(
+            1 - (1 - LEAST_OF_BLOCK) * rise(block, LARGE_BLOCK, LARGEST_BLOCK),
+            1 - rise(group, LARGE_GROUP, LARGEST_GROUP),
+        )
+        if turn == 0:  # while nobody has lost weight: who does must not gain a majority by it
+            of_one_mind = 2 * (agreement > MAJORITY).sum(dim=1) >= known.sum()
+        weights = torch.where(known, torch.where(of_one_mind, 1, weights), 0)
     return weights
 
 
@@ -68,19 +104,29 @@ def _confirmed(directions: Float[Tensor, "n n"], known: Bool[Tensor, " n"]) -> F
     inverted = inverse(directions, CONFIRMATION_RIDGE)
     guesses = -inverted / inverted.diagonal()[:, None]
     guesses = guesses - torch.diag(guesses.diagonal())
-    return cosines(guesses @ directions @ guesses.T, known)
+    return cosines(guesses @ directions @ guesses.T, known, NOTHING)
 
 
-def _whitened(
-    directions: Float[Tensor, "n n"], centre: Float[Tensor, " n"], known: Bool[Tensor, " n"]
-) -> Float[Tensor, "n n"]:
-    """Cosines seen from the weighted mean, where every direction that is sent counts alike.
+def _whitened(products: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
+    """Inner products after every direction that is sent was made about equally strong."""
+    eye = torch.eye(len(products), dtype=products.dtype, device=products.device)
+    return eye - WHITENING_RIDGE * inverse(products, WHITENING_RIDGE)
 
-    Otherwise clients with similar classes would be one large group.
+
+def _group_sizes(
+    agreement: Float[Tensor, "n n"], voice: Float[Tensor, " n"], known: Bool[Tensor, " n"]
+) -> Float[Tensor, " n"]:
+    """How large a group each client is in, in medians, where members count by their voices.
+
+    Pairs are counted that agree with the client and with each other: clients who share an aim
+    behind different covers agree only a little, but all with all. The root of their number is a
+    number of clients. Everybody is one more: among few clients, where one that happens to agree is
+    much, sizes then differ less.
     """
-    products = centred(directions, centre) * known[:, None] * known
-    projection = products @ inverse(products, WHITENING_RIDGE)
-    return cosines((projection + projection.T) / 2, known)
+    root = (agreement - AGREEMENT).clamp(min=0).sqrt()
+    pairs = ((root * voice) @ root * root) @ voice
+    size = voice + pairs.clamp(min=0).sqrt()
+    return size / lower_median(size, known)
 
 
 def inverse(matrix: Float[Tensor, "n n"], ridge: float) -> Float[Tensor, "n n"]:

@@ -40,6 +40,16 @@ def lower_median(values: Float[Tensor, " n"], which: Bool[Tensor, " n"]) -> Floa
     return row(ordered, (which.sum() - 1).clamp(min=0) // 2)
 
 
+def rise(values: Float[Tensor, " n"], start: float, end: float) -> Float[Tensor, " n"]:
+    """From 0, where values are `start` or less, to 1, where they are `end` or more.
+
+    >>> from secureafl.core.trust import rise
+    >>> rise(torch.tensor([1.0, 2.5, 9.0]), start=2, end=3)
+    tensor([0.0000, 0.5000, 1.0000])
+    """
+    return ((values - start) / (end - start)).clamp(min=0, max=1)
+
+
 def similarity_weights(
     gram: Float[Tensor, "n n"],
     known: Bool[Tensor, " n"],
@@ -188,16 +198,16 @@ def update_curvature(
 
 
 def curvature_weights(
-    curvature: CurvatureStats, memory: float, among: Bool[Tensor, " n"]
+    curvature: CurvatureStats, memory: float, among: Bool[Tensor, " n"], credit: float = 1.0
 ) -> Float[Tensor, " n"]:
     """Weights from the mean curvature of each client, next to the median of those marked.
 
-    A client is credited with one standard error of its mean. Where the median is not positive, the
-    curvature tells nothing and all have weight 1.
+    A client is given so many standard errors of its mean as a credit. Where the median is not
+    positive, the curvature tells nothing and all have weight 1.
     """
     rated = (curvature.count >= MIN_OBSERVATIONS) & among
     samples = curvature.count.clamp(min=1, max=effective_samples(memory))
-    error = (curvature.variance / samples).sqrt()
+    error = credit * (curvature.variance / samples).sqrt()
     return _relative_weights(curvature.mean, error, rated, MIN_CURVATURE, FULL_CURVATURE)
 
 
@@ -219,8 +229,7 @@ def _relative_weights(
     weight 1, and so has everybody where the median is not above 0.
     """
     median = lower_median(values, rated)
-    ratio = (values + allowance) / median.clamp(min=TINY)
-    weights = ((ratio - lowest) / (full - lowest)).clamp(min=0, max=1)
+    weights = rise((values + allowance) / median.clamp(min=TINY), lowest, full)
     return torch.where(rated & (median > 0) & (median < torch.inf), weights, 1.0)
 
 

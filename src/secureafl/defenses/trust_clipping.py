@@ -7,13 +7,14 @@ may do is limited in three ways:
   count as silent there, so nobody moves the model before half of them are known;
 - trust (`core.peers`, and curvature as in `core.trust`): a client whose history nobody else can
   explain counts less, and so does one of an unusually large group that agrees; a client whose
-  uploads change against the curvature of a loss, as reversed gradients do, does not count;
+  uploads change against the curvature of a loss, as reversed gradients do, or are cut to next to
+  nothing time after time, does not count;
 - pace: a client earns its steps while others upload. It may be half as fast again as the average
   client; what it uploads beyond that counts in part or not at all.
 
 Weights are not shared out among the others: where trust is lost, steps become shorter, down to half
 of their length. Trust is computed from sketches, so the server keeps a few thousand numbers per
-client however large the model is. No root data, no number of attackers to guess.
+client however large the model is; many clients are judged in panels. No root data, no number of attackers to guess.
 
 The SecureAFL project, "Robustness: where the published rule breaks", docs/robustness.md, 2026.
 """
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from secureafl.core.errors import require
-from secureafl.core.peers import group_weights, novelty_weights
+from secureafl.core.panels import Panels, deal_anew, draw_panels, panel_size, sitting
 from secureafl.core.trees import name_tensors
 from secureafl.core.trust import (
     TINY,
@@ -34,9 +35,11 @@ from secureafl.core.trust import (
     curvature_weights,
     lower_median,
     no_curvature,
+    rise,
     update_curvature,
 )
 from secureafl.core.types import Arrival, Decision, ServerView
+from secureafl.kernels.operations import peer_weights
 from secureafl.linalg.sketch import Sketch, draw_sketch, sketched
 from secureafl.linalg.vectors import computed_if, exact_norm, exactly_scaled, row, set_row
 
@@ -47,21 +50,26 @@ if TYPE_CHECKING:
 _COUNTED = 0.5  # of a typical client's weight: with less, an upload is reported as not accepted
 _PACE, _SAVED = 1.5, 5.0  # steps earned while each other client uploads once; the most that is kept
 _RATE, _SHORTEST = 0.01, 0.5  # of the mean weight, per arrival; and what it is at least taken for
-_TURNS = 10  # how often trust is computed while every client uploads once: histories change slowly
+_NEWS = 0.25  # share of a judgement in a client's trust: who sits with whom is chance
+_CREDIT = 2.0  # standard errors that a client's curvature is given: innocent until shown otherwise
+_CUT, _SPARED = 0.1, 0.25  # of uploads that clipping leaves on average: no weight, full weight
+_TURNS = 10  # how often a client is judged while every client uploads once: histories change slowly
 
 
 class State(NamedTuple):
     """What survives an arrival. Row k is client k's; sketches are rows of k numbers."""
 
     sketch: Sketch
+    panels: Panels
     known: Bool[Tensor, " n"]
     norms: Float[Tensor, " n"]  # of the last uploads, before clipping
     uploads: Float[Tensor, " n"]  # made so far, float64
     last: Float[Tensor, "n k"]  # the last clipped upload, sketched
     base: Float[Tensor, "n k"]  # the model under it, sketched
     history: Float[Tensor, "n k"]  # moving average of clipped uploads, sketched
+    kept: Float[Tensor, " n"]  # moving average of the share of an upload that clipping leaves
     curvature: CurvatureStats
-    trust: Float[Tensor, " n"]  # when it was computed last; 1 before a client's first judgement
+    trust: Float[Tensor, " n"]  # moving average of judgements; 1 before a client's first
     earned: Float[Tensor, " n"]  # steps a client may make now
     mean_weight: Float[Tensor, ""]  # moving average over arrivals
     arrivals: Int[Tensor, ""]
@@ -84,12 +92,14 @@ class TrustClipping:
         zeros = torch.zeros(num_clients, dtype=torch.float64, device=weights.device)
         return State(
             draw_sketch(weights.numel(), weights.device),
+            draw_panels(num_clients, weights.device),
             torch.zeros_like(zeros, dtype=torch.bool),
             zeros,
             zeros.clone(),
             rows,
             rows.clone(),
             rows.clone(),
+            zeros.clone(),
             no_curvature(num_clients, weights.device),
             torch.ones_like(zeros),
             torch.ones_like(zeros),
@@ -104,9 +114,7 @@ class TrustClipping:
         known = state.known.index_fill(0, client.view(1), True)
         self._remember(state, arrival, known, norm)
         state.known.copy_(known)
-        due = state.arrivals % max(1, len(known) // _TURNS) == 0
-        state.trust.copy_(computed_if(due, lambda: self._trust(state), state.trust))
-        state.arrivals.add_(1)
+        self._judge(state)
         trust, pace = row(state.trust, client), _spend_pace(state, client)
         weight = trust * pace
         state.mean_weight.lerp_(weight, _RATE)
@@ -132,9 +140,10 @@ class TrustClipping:
         # A plain mean of the first uploads, so that the very first does not count for long.
         kept = (uploads / (uploads + 1)).clamp(max=self.momentum)
         history = torch.lerp(upload, row(state.history, client), kept.to(upload.dtype))
+        share = torch.lerp(torch.where(norm > 0, length, 1), row(state.kept, client), kept)
         for rows, value in zip(
-            (state.last, state.base, state.history, state.uploads),
-            (upload, base, history, uploads + 1),
+            (state.last, state.base, state.history, state.kept, state.uploads),
+            (upload, base, history, share, uploads + 1),
             strict=True,
         ):
             set_row(rows, client, value, yes)
@@ -154,16 +163,31 @@ class TrustClipping:
         cosine = moved @ changed / torch.where(seen, lengths, 1)
         update_curvature(state.curvature, client, cosine, seen, self.momentum)
 
-    def _trust(self, state: State) -> Float[Tensor, " n"]:
-        weights = curvature_weights(state.curvature, self.momentum, state.known)
+    def _judge(self, state: State) -> None:
+        """Bring the trust in one panel's clients up to date, in place, if that is due."""
+        every = max(1, panel_size(len(state.known)) // _TURNS)
+        turn, due = state.arrivals // every, state.arrivals % every == 0
+        members = sitting(state.panels, turn)
+        found = computed_if(due, lambda: self._trust(state, members, due), state.trust)
+        state.trust.copy_(found)
+        deal_anew(state.panels, turn, due)
+        state.arrivals.add_(1)
+
+    def _trust(
+        self, state: State, members: Int[Tensor, " p"], due: Bool[Tensor, ""]
+    ) -> Float[Tensor, " n"]:
+        weights = curvature_weights(state.curvature, self.momentum, state.known, _CREDIT)
+        weights = weights * rise(state.kept, _CUT, _SPARED)
         # Who was seen through is left out: it must not explain others, nor make their groups large.
         left = state.known & (weights > 0)
-        products = (state.history @ state.history.T).double()
-        weights = weights * novelty_weights(products, left) * group_weights(products, left)
-        return torch.where(state.known, weights, 1)
+        by_peers = peer_weights(state.history, members, left, due)
+        weights = weights.index_select(0, members) * by_peers
+        weights = torch.lerp(state.trust.index_select(0, members), weights, _NEWS)
+        weights = torch.where(state.known.index_select(0, members), weights, 1)
+        return state.trust.index_copy(0, members, weights)
 
     def forget(self, state: State, client: Int[Tensor, ""]) -> State:
-        _, *rows, trust, earned, _, _ = state
+        _, _, *rows, trust, earned, _, _ = state
         for table in name_tensors(rows, "").values():
             table.index_fill_(0, client.view(1), 0)
         for table in (trust, earned):

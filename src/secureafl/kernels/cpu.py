@@ -44,8 +44,9 @@ if TYPE_CHECKING:
     from secureafl.linalg.quantile import History
 
 __all__ = ["similarity_weights", "update_stats", "weigh_clients"]  # of `kernels.cpu_trust`
-# A few passes over single rows, at which plain torch is fast.
+# A few passes over single rows, and inverses of small matrices, at which plain torch is fast.
 secant_products, update_momentum = reference.secant_products, reference.update_momentum
+peer_weights = reference.peer_weights
 
 _FLAGS = torch.tensor(False), torch.tensor(True)  # to make one takes longer than to look one up
 WORTH_IT = 1 << 20  # numbers in the memory; with fewer, plain torch is as fast, uncompiled

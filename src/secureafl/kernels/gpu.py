@@ -10,6 +10,7 @@ import torch
 from secureafl.core.server import LARGEST_NORM
 from secureafl.core.types import SecantProducts
 from secureafl.kernels import reference
+from secureafl.kernels.gpu_peers import peer_weights
 from secureafl.kernels.gpu_source import (
     ONE_CLIENT,
     blocks_for,
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
     from secureafl.kernels.step import Selection
     from secureafl.linalg.quantile import History
 
-# Of `kernels.gpu_trust`.
+# Of `kernels.gpu_peers` and `kernels.gpu_trust`.
 __all__ = [
+    "peer_weights",
     "secant_products",
     "similarity_weights",
     "update_momentum",

@@ -1,4 +1,4 @@
-// Sums over threads and blocks, for all kernels of this folder; and the names of types.
+// Sums over threads and blocks, and medians, for all kernels of this folder; and the names of types.
 //
 // Sums are collected block by block and added up in a fixed order, so every run gives the same bits.
 
@@ -61,4 +61,38 @@ __device__ void sums_over_blocks(const double* sums, Use use) {
     const double sum = warp_sum(total[k]);
     if (lane == 0 && k * warps + warp < COUNT) use(k * warps + warp, sum);
   }
+}
+
+// Median of the values marked, of two middle ones the smaller; infinite if there are none. A warp finds the
+// rank of a value.
+template <typename Marked>
+__device__ double lower_median(const double* values, Marked marked, int n) {
+  __shared__ double middle;
+  const int lane = threadIdx.x % 32;
+  __syncthreads();
+  if (threadIdx.x == 0) middle = INFINITE;
+  int total = 0;
+  for (int k = lane; k - lane < n; k += 32) total += __popc(__ballot_sync(FULL, k < n && marked(k)));
+  __syncthreads();
+  for (int i = threadIdx.x / 32; i < n; i += blockDim.x / 32) {
+    if (!marked(i)) continue;
+    int rank = 0;
+    for (int k = lane; k - lane < n; k += 32) {
+      const bool there = k < n && marked(k);
+      const bool below = there && (values[k] < values[i] || (values[k] == values[i] && k < i));
+      rank += __popc(__ballot_sync(FULL, below));
+    }
+    if (lane == 0 && rank == (total - 1) / 2) middle = values[i];
+  }
+  __syncthreads();
+  return middle;
+}
+
+// Sum of a number over all clients, by one warp; every thread gets it.
+template <typename Number>
+__device__ double sum_over(int n, Number number) {
+  double total = 0;
+  for (int k = threadIdx.x % 32; k < n; k += 32) total += number(k);
+  total = warp_sum(total);
+  return __shfl_sync(FULL, total, 0);
 }

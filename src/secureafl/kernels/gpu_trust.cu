@@ -22,31 +22,6 @@ extern "C" __global__ void secant_products(const float* gradients, const float* 
   if (is_last_block(counter)) sums_over_blocks<4>(sums, [&](int k, double total) { found[k] = total; });
 }
 
-// Median of the values marked, of two middle ones the smaller; infinite if there are none. A warp finds the
-// rank of a value.
-template <typename Marked>
-__device__ double lower_median(const double* values, Marked marked, int n) {
-  __shared__ double middle;
-  const int lane = threadIdx.x % 32;
-  __syncthreads();
-  if (threadIdx.x == 0) middle = INFINITE;
-  int total = 0;
-  for (int k = lane; k - lane < n; k += 32) total += __popc(__ballot_sync(FULL, k < n && marked(k)));
-  __syncthreads();
-  for (int i = threadIdx.x / 32; i < n; i += blockDim.x / 32) {
-    if (!marked(i)) continue;
-    int rank = 0;
-    for (int k = lane; k - lane < n; k += 32) {
-      const bool there = k < n && marked(k);
-      const bool below = there && (values[k] < values[i] || (values[k] == values[i] && k < i));
-      rank += __popc(__ballot_sync(FULL, below));
-    }
-    if (lane == 0 && rank == (total - 1) / 2) middle = values[i];
-  }
-  __syncthreads();
-  return middle;
-}
-
 // Update a client's norm, consistency and curvature: see `reference.update_stats`. One block.
 extern "C" __global__ void update_stats(double* norms, double* mean_square_norm, double* noise, double* mean,
                                         double* variance, index* count, flag* known, const index* client,
@@ -88,15 +63,6 @@ extern "C" __global__ void update_momentum(float* gradients, float* bases, float
     recent_updates[at] = short_kept * recent_updates[at] + (1 - short_kept) * counted;
     update_histories[at] = mine[j] = long_kept * update_histories[at] + (1 - long_kept) * counted;
   }
-}
-
-// Sum of a number over all clients, by one warp; every thread gets it.
-template <typename Number>
-__device__ double sum_over(int n, Number number) {
-  double total = 0;
-  for (int k = threadIdx.x % 32; k < n; k += 32) total += number(k);
-  total = warp_sum(total);
-  return __shfl_sync(FULL, total, 0);
 }
 
 // Weights by similarity: see `core.trust.similarity_weights`. One block; a warp works on a client at a time.

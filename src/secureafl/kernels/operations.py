@@ -182,3 +182,16 @@ def similarity_weights(
     return version_for(gram).similarity_weights(
         gram, known, similarity_penalty, disagreement_penalty
     )
+
+
+def peer_weights(
+    history: Float[Tensor, "n k"],
+    members: Int[Tensor, " p"],
+    known: Bool[Tensor, " n"],
+    due: Bool[Tensor, ""],
+) -> Float[Tensor, " p"]:
+    """Weights of the members from their update histories (`core.peers`); 0 for the unknown.
+
+    Where they are not `due`, what is returned means nothing: a GPU then skips the work.
+    """
+    return version_for(history).peer_weights(history, members, known, due)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from secureafl.core import peers
 from secureafl.core.server import LARGEST_NORM
 from secureafl.core.trust import (
     lower_median,
@@ -255,3 +256,9 @@ def update_momentum(
         kept = memory * known_before.to(upload.dtype)
         kind.index_copy_(0, index, torch.lerp(upload, row(kind, arrival.client), kept)[None])
     return row(update_history, arrival.client)
+
+
+def peer_weights(history: Tensor, members: Tensor, known: Tensor, due: Tensor) -> Tensor:
+    """See `kernels.operations.peer_weights`."""
+    rows = history.index_select(0, members)
+    return peers.peer_weights((rows @ rows.T).double(), known.index_select(0, members))

@@ -1,0 +1,240 @@
+// Trust from peers on a GPU: the kernels behind `kernels.gpu_peers`, compiled after `gpu_sums.cu`. `core.peers`
+// explains the formulas and defines the constants. CLIENTS are judged at a time. A block has 32 warps; thread
+// (warp, lane) holds the entries (warp + 32 r, lane + 32 c) of a matrix in registers, so a row lies in one warp.
+
+#define TILES ((CLIENTS + 31) / 32)
+#define WIDTH (32 * TILES)
+typedef double Matrix[TILES][TILES];
+
+// Calls `use(entry, i, j)` for each entry of a matrix that this thread holds.
+template <typename Use>
+__device__ __forceinline__ void entries(Matrix& matrix, Use use) {
+#pragma unroll
+  for (int r = 0; r < TILES; r++)
+#pragma unroll
+    for (int c = 0; c < TILES; c++) use(matrix[r][c], threadIdx.x / 32 + 32 * r, threadIdx.x % 32 + 32 * c);
+}
+
+// Whether both are clients: what lies beyond only fills the last tiles.
+__device__ bool inside(int i, int j) { return i < CLIENTS && j < CLIENTS; }
+
+// Inner products of the histories of all members; the matrix is symmetric, a block makes a row up to the diagonal.
+extern "C" __global__ void peer_products(const float* history, const index* members, const flag* due,
+                                         double* gram, int size) {
+  if (!*due) return;
+  const int i = blockIdx.x, lane = threadIdx.x % 32;
+  const float* mine = history + members[i] * size;
+  for (int j = threadIdx.x / 32; j <= i; j += ONE_CLIENT / 32) {
+    const float* other = history + members[j] * size;
+    double sum = 0;
+#pragma unroll 8
+    for (int k = lane; k < size; k += 32) sum += (double)mine[k] * other[k];
+    sum = warp_sum(sum);
+    if (lane == 0) gram[i * CLIENTS + j] = gram[j * CLIENTS + i] = sum;
+  }
+}
+
+// (matrix + ridge I)^-1 of a matrix without negative eigenvalues, in place, by elimination without pivoting.
+__device__ void invert(Matrix& matrix, double ridge) {
+  __shared__ double rows[2][WIDTH], columns[2][WIDTH];  // by turns, so that one barrier a step is enough
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  entries(matrix, [&](double& entry, int i, int j) { entry += i == j ? ridge : 0; });
+  __syncthreads();
+#pragma unroll
+  for (int tile = 0; tile < TILES; tile++) {
+    for (int at = 0; at < 32 && 32 * tile + at < CLIENTS; at++) {
+      const int k = 32 * tile + at;
+      double *row = rows[k % 2], *column = columns[k % 2];
+#pragma unroll
+      for (int t = 0; t < TILES; t++) {
+        if (warp == at) row[lane + 32 * t] = matrix[tile][t];
+        if (lane == at) column[warp + 32 * t] = matrix[t][tile];
+      }
+      __syncthreads();
+      const double pivot = 1 / row[k];
+      entries(matrix, [&](double& entry, int i, int j) {
+        const double left = column[i] * pivot;
+        if (i == k)
+          entry = j == k ? pivot : row[j] * pivot;
+        else
+          entry = j == k ? -left : entry - left * row[j];
+      });
+    }
+  }
+  __syncthreads();
+}
+
+// Writes the sums of the rows of a matrix, of which `entry(i, j)` is one entry, to `sums`.
+template <typename Entry>
+__device__ void row_sums(double* sums, Entry entry) {
+  for (int i = threadIdx.x / 32; i < CLIENTS; i += 32) {
+    const double sum = sum_over(CLIENTS, [&](int j) { return entry(i, j); });
+    if (threadIdx.x % 32 == 0) sums[i] = sum;
+  }
+  __syncthreads();
+}
+
+__device__ void novelty_weights(const double* gram, const flag* known, double* weights) {
+  __shared__ double length[CLIENTS], novelty[CLIENTS];
+  const auto is_known = [&](int i) { return known[i]; };
+  const int thread = threadIdx.x;
+  if (thread < CLIENTS) length[thread] = sqrt(fmax(gram[thread * CLIENTS + thread], 0.0));
+  const double unit = lower_median(length, is_known, CLIENTS);
+  if (thread < CLIENTS) {
+    const double shown = fmax(fmax(length[thread] / LONGEST, unit), TINY);
+    length[thread] = known[thread] ? 1 / shown : 0;
+  }
+  __syncthreads();
+  Matrix matrix;
+  entries(matrix, [&](double& entry, int i, int j) {
+    entry = inside(i, j) ? gram[i * CLIENTS + j] * length[i] * length[j] : 0;
+  });
+  invert(matrix, NOVELTY_RIDGE);
+  entries(matrix, [&](double& entry, int i, int j) {
+    if (i == j && inside(i, j)) novelty[i] = 1 / entry - NOVELTY_RIDGE;
+  });
+  const double usual = fmax(USUAL_NOVELTY * lower_median(novelty, is_known, CLIENTS), NOVELTY_RIDGE);
+  if (thread < CLIENTS) weights[thread] = known[thread] ? usual / fmax(novelty[thread], usual) : 0;
+}
+
+// Cosines of the best guesses of each client's direction from all others', to `guesses`. With M the inverse of
+// A + ridge I and D its diagonal, the guesses are I - M / D of the directions, whose inner products are A.
+__device__ void confirm(const double* gram, const flag* known, double* inverted, double* guesses) {
+  __shared__ double scale[WIDTH];
+  const int thread = threadIdx.x;
+  if (thread < WIDTH)
+    scale[thread] =
+        thread < CLIENTS && known[thread] ? rsqrt(fmax(gram[thread * CLIENTS + thread], TINY)) : 0;
+  __syncthreads();
+  Matrix matrix;
+  entries(matrix, [&](double& entry, int i, int j) {
+    entry = inside(i, j) ? gram[i * CLIENTS + j] * scale[i] * scale[j] : 0;
+  });
+  invert(matrix, CONFIRMATION_RIDGE);
+  entries(matrix, [&](double& entry, int i, int j) {
+    if (inside(i, j)) inverted[i * CLIENTS + j] = entry;
+  });
+  __syncthreads();
+  const auto diagonal = [&](int i) { return inverted[i * CLIENTS + i]; };
+  entries(matrix, [&](double& entry, int i, int j) {
+    if (!inside(i, j)) return;
+    double square = 0;
+    for (int k = 0; k < CLIENTS; k++) square += inverted[i * CLIENTS + k] * inverted[j * CLIENTS + k];
+    const double mine = 1 / diagonal(i), other = 1 / diagonal(j);
+    const double direction = gram[i * CLIENTS + j] * scale[i] * scale[j];
+    guesses[i * CLIENTS + j] = direction + CONFIRMATION_RIDGE * entry * (mine + other) +
+                               (entry - CONFIRMATION_RIDGE * square) * mine * other - (i == j ? 2 * mine : 0);
+  });
+  __syncthreads();
+  if (thread < CLIENTS)
+    scale[thread] = known[thread] ? rsqrt(fmax(guesses[thread * CLIENTS + thread], NOTHING)) : 0;
+  __syncthreads();
+  entries(matrix, [&](double& entry, int i, int j) {
+    if (inside(i, j)) guesses[i * CLIENTS + j] *= scale[i] * scale[j];
+  });
+  __syncthreads();
+}
+
+// Makes cosines of inner products; 0 for clients that are not known.
+__device__ void make_cosines(Matrix& products, const flag* known) {
+  __shared__ double scale[WIDTH];
+  if (threadIdx.x < WIDTH) scale[threadIdx.x] = 0;
+  __syncthreads();
+  entries(products, [&](double& entry, int i, int j) {
+    if (i == j && inside(i, j) && known[i]) scale[i] = rsqrt(fmax(entry, NOTHING));
+  });
+  __syncthreads();
+  entries(products, [&](double& entry, int i, int j) { entry *= scale[i] * scale[j]; });
+  __syncthreads();
+}
+
+// Sizes of the clients' groups, in medians, raised to `sizes` where they are larger. `root` is scratch memory.
+__device__ void raise_to_group_sizes(Matrix& agreement, const double* voice, const flag* known, double* root,
+                                     double* sizes) {
+  __shared__ double size[CLIENTS];
+  const int lane = threadIdx.x % 32;
+  entries(agreement, [&](double& entry, int i, int j) {
+    if (inside(i, j)) root[i * CLIENTS + j] = sqrt(fmax(entry - AGREEMENT, 0.0));
+  });
+  __syncthreads();
+  for (int i = threadIdx.x / 32; i < CLIENTS; i += 32) {
+    const double* mine = root + i * CLIENTS;
+    double pairs = 0;
+    for (int j = lane; j < CLIENTS; j += 32) {
+      if (mine[j] == 0) continue;
+      double both = 0;
+      for (int k = 0; k < CLIENTS; k++) both += mine[k] * voice[k] * root[k * CLIENTS + j];
+      pairs += both * mine[j] * voice[j];
+    }
+    pairs = warp_sum(pairs);
+    if (lane == 0) size[i] = voice[i] + sqrt(pairs);
+  }
+  __syncthreads();
+  const double median = lower_median(size, [&](int i) { return known[i]; }, CLIENTS);
+  if (threadIdx.x < CLIENTS) sizes[threadIdx.x] = fmax(sizes[threadIdx.x], size[threadIdx.x] / median);
+  __syncthreads();
+}
+
+// From 0, where a value is `start` or less, to 1, where it is `end` or more.
+__device__ double rise(double value, double start, double end) {
+  return fmin(fmax((value - start) / (end - start), 0.0), 1.0);
+}
+
+__device__ void group_weights(const double* gram, const flag* known, double* work, double* weights) {
+  __shared__ double weight[CLIENTS], centre[CLIENTS], along[CLIENTS], voice[CLIENTS], alike[CLIENTS];
+  __shared__ double block[CLIENTS], group[CLIENTS], of_one_mind[CLIENTS];
+  double *inverted = work, *guesses = work + CLIENTS * CLIENTS;
+  const int thread = threadIdx.x;
+  if (thread < CLIENTS) {
+    alike[thread] = 1, weight[thread] = known[thread];
+    centre[thread] = sqrt(fmax(gram[thread * CLIENTS + thread], 0.0));
+  }
+  const double usual = lower_median(centre, [&](int i) { return known[i]; }, CLIENTS);
+  if (thread < CLIENTS) voice[thread] = sqrt(fmin(fmax(centre[thread] / fmax(usual, TINY), 1 / LONGEST), LONGEST));
+  confirm(gram, known, inverted, guesses);
+  const double all = sum_over(CLIENTS, [&](int k) { return (double)known[k]; });
+  for (int turn = 0; turn < CENTRINGS; turn++) {
+    const double total = fmax(sum_over(CLIENTS, [&](int k) { return weight[k]; }), TINY);
+    if (thread < CLIENTS) centre[thread] = weight[thread] / total, block[thread] = 0, group[thread] = 1;
+    __syncthreads();
+    row_sums(along, [&](int i, int j) { return guesses[i * CLIENTS + j] * centre[j]; });
+    const double middle = sum_over(CLIENTS, [&](int k) { return centre[k] * along[k]; });
+    const auto seen = [&](double& entry, int i, int j) {
+      const bool both = inside(i, j) && known[i] && known[j];
+      entry = both ? guesses[i * CLIENTS + j] - along[i] - along[j] + middle : 0;
+    };
+    Matrix matrix;
+    entries(matrix, seen);
+    invert(matrix, WHITENING_RIDGE);
+    entries(matrix, [&](double& entry, int i, int j) { entry = (i == j) - WHITENING_RIDGE * entry; });
+    make_cosines(matrix, known);
+    raise_to_group_sizes(matrix, alike, known, inverted, group);
+    entries(matrix, seen);
+    make_cosines(matrix, known);
+    raise_to_group_sizes(matrix, alike, known, inverted, block);
+    raise_to_group_sizes(matrix, voice, known, inverted, block);
+    if (turn == 0) row_sums(of_one_mind, [&](int i, int j) {
+        const double root = inverted[i * CLIENTS + j];  // of what exceeds AGREEMENT
+        return root * root + AGREEMENT > MAJORITY ? 1.0 : 0.0;
+      });
+    if (thread < CLIENTS) {
+      const double by_block = 1 - (1 - LEAST_OF_BLOCK) * rise(block[thread], LARGE_BLOCK, LARGEST_BLOCK);
+      const double by_group = 1 - rise(fmax(group[thread], sqrt(block[thread] * group[thread])), LARGE_GROUP, LARGEST_GROUP);
+      weight[thread] = !known[thread] ? 0 : 2 * of_one_mind[thread] >= all ? 1 : fmin(by_block, by_group);
+    }
+    __syncthreads();
+  }
+  if (thread < CLIENTS) weights[thread] = weight[thread];
+}
+
+// Two blocks: one finds the weights by novelty, the other those by groups.
+extern "C" __global__ void __launch_bounds__(1024) peer_weights(const double* gram, const index* members,
+                                                                const flag* known, const flag* due,
+                                                                double* work, double* weights) {
+  if (!*due) return;
+  __shared__ flag judged[CLIENTS];
+  if (threadIdx.x < CLIENTS) judged[threadIdx.x] = known[members[threadIdx.x]];
+  __syncthreads();
+  if (blockIdx.x == 0) novelty_weights(gram, judged, weights);
+  else group_weights(gram, judged, work, weights + CLIENTS);
+}

@@ -1,0 +1,44 @@
+"""Trust from peers on a GPU (`gpu_peers.cu`): two launches, which do nothing where none is due."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from secureafl.core import peers
+from secureafl.core.trust import TINY
+from secureafl.kernels import reference
+from secureafl.kernels.gpu_source import ONE_CLIENT, compiled
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_MOST = 128  # clients, whose matrices lie in the registers of one block
+
+
+def peer_weights(history: Tensor, members: Tensor, known: Tensor, due: Tensor) -> Tensor:
+    """See `kernels.operations.peer_weights`."""
+    clients, size = len(members), history.shape[1]
+    if clients > _MOST or history.dtype != torch.float32:
+        return reference.peer_weights(history, members, known, due)
+    exact = {"dtype": torch.float64, "device": history.device}
+    gram, work = torch.empty(clients, clients, **exact), torch.empty(2, clients, clients, **exact)
+    weights = torch.empty(2, clients, **exact)
+    arguments = [history, members, due, gram, size]
+    _kernel("peer_products", clients)((clients, 1, 1), (ONE_CLIENT, 1, 1), arguments)
+    arguments = [gram, members, known, due, work, weights]
+    _kernel("peer_weights", clients)((2, 1, 1), (1024, 1, 1), arguments)
+    return weights.prod(dim=0)
+
+
+_CONSTANTS = (
+    *("NOVELTY_RIDGE", "CONFIRMATION_RIDGE", "WHITENING_RIDGE", "USUAL_NOVELTY", "LONGEST"),
+    *("AGREEMENT", "LARGE_BLOCK", "LARGEST_BLOCK", "LEAST_OF_BLOCK", "LARGE_GROUP"),
+    *("LARGEST_GROUP", "MAJORITY", "CENTRINGS", "NOTHING"),
+)
+
+
+def _kernel(name: str, clients: int) -> Any:
+    numbers = tuple((key, getattr(peers, key)) for key in _CONSTANTS)
+    return compiled("gpu_peers.cu", name, (("CLIENTS", clients), ("TINY", TINY), *numbers))

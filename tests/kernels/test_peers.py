@@ -1,0 +1,45 @@
+"""Trust from peers on a GPU against the plain version."""
+
+import pytest
+import torch
+
+from secureafl.kernels import reference
+
+CLIENTS = [1, 2, 7, 31, 32, 33, 50, 64, 100, 128, 140]
+
+
+@pytest.fixture
+def gpu():
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    from secureafl.kernels import gpu
+
+    return gpu
+
+
+def histories(clients, size):
+    """Clients of six kinds; a quarter of them share a direction, and one sends nothing."""
+    torch.manual_seed(clients)
+    kinds = torch.randn(6, size)
+    rows = kinds[torch.arange(clients) % 6] + 0.5 * torch.randn(clients, size)
+    rows[: clients // 4] = 1.4 * torch.randn(size) + 0.5 * torch.randn(clients // 4, size)
+    rows[clients // 2] = 0
+    return rows
+
+
+@pytest.mark.parametrize("clients", CLIENTS)
+@pytest.mark.parametrize("share_known", [0.0, 0.6, 1.0])
+def test_weights_are_the_plain_ones_on_the_cpu(gpu, clients, share_known):
+    rows, known = histories(clients + 3, 300), torch.rand(clients + 3) < share_known
+    members, due = torch.randperm(clients + 3)[:clients], torch.tensor(True)
+    expected = reference.peer_weights(rows, members, known, due)
+    found = gpu.peer_weights(rows.cuda(), members.cuda(), known.cuda(), due.cuda())
+    torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=1e-4)
+
+
+def test_where_it_is_not_due_nothing_is_read(gpu):
+    """Histories that are not there at all would be an illegal address."""
+    members = torch.full((50,), 1 << 40, device="cuda")
+    known, due = torch.ones(50, dtype=torch.bool, device="cuda"), torch.tensor(False, device="cuda")
+    gpu.peer_weights(torch.zeros(50, 64, device="cuda"), members, known, due)
+    torch.cuda.synchronize()
