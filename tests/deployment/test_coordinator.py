@@ -14,11 +14,13 @@ from simulation.spies import Surroundings
 from stepping import threads
 
 from secureafl.core.errors import ConfigError, RunError
+from secureafl.core.events import ForgottenEvent
 from secureafl.core.trees import name_tensors
 from secureafl.deployment import coordinator as module
 from secureafl.deployment.coordinator import Coordinator
-from secureafl.deployment.journal import journals
+from secureafl.deployment.journal import Removal, journals, pack, read_journal
 from secureafl.deployment.messages import Answer
+from secureafl.deployment.recovery import BEFORE
 from secureafl.deployment.secret import SECRET
 from secureafl.deployment.trainer import ClientOptions, Trainer
 from secureafl.report.page import write_report
@@ -184,6 +186,58 @@ def test_killed_again_and_again_the_run_ends_as_its_replay(tmp_path, defense):
     result = read_json(path / "result.json")
     assert result["refused"]["wrong_shape"] > 0
     assert write_report([path], tmp_path / "report").is_file()
+
+
+@pytest.mark.parametrize("defense", ["secure_afl_hardened", DRAWING])
+@pytest.mark.parametrize("saved", [(), (4,), (4, 4), (3, 4)], ids=str)
+def test_removed_client_is_forgotten_and_the_journal_leads_to_the_same_bits(
+    tmp_path, defense, saved
+):
+    experiment, path = tiny(clients=4, rounds=24, defense=defense), tmp_path / "run"
+    server, clients = begun(experiment, path), Clients(experiment)
+    for node in (5, 6, 7, 8):
+        server.slots.assign(node, 0)
+    for number in range(8):
+        clients.turn(server)
+        if number == 3:
+            if 3 in saved:
+                server.save()
+            before = state_of(server)
+            assert server.remove(6) == [ForgottenEvent(4, 1)]
+            assert server.remove(6) == []
+            forgotten = server._server.forget(opened_copy(experiment, path, tmp_path, before), 1)
+            same_state((4, before[1], named(forgotten)), state_of(server))
+            for _ in range(saved.count(4)):
+                server.save()
+            assert server.slots.assign(9, 4) == 1
+    reached, events = state_of(server), (path / EVENTS).read_bytes()
+    with closed(server):
+        pass
+    with closed(opened(experiment, path)) as again:
+        same_state(state_of(again), reached)
+        assert again.slots.slot(9) == 1
+        assert again.slots.slot(6) is None
+    assert (path / EVENTS).read_bytes() == events
+    (path / "checkpoint.safetensors").unlink(missing_ok=True)
+    if (path / BEFORE).exists() or not saved:
+        with closed(opened(experiment, path)) as again:
+            same_state(state_of(again), reached)
+
+
+def named(state):
+    return name_tensors(state.defense, "defense")
+
+
+def opened_copy(experiment, path, folder, before):
+    """The state before a client was removed, as a folder without that record leads to it."""
+    copy = shutil.copytree(path, folder / "copy")
+    number, journal = max(journals(copy).items())
+    content = read_journal(journal, number)
+    assert isinstance(content.records[-1], Removal)
+    os.truncate(journal, journal.stat().st_size - len(pack(content.records[-1])))
+    with closed(opened(experiment, copy)) as server:
+        same_state(state_of(server), before)
+        return server._state
 
 
 def test_results_know_a_run_that_no_server_app_has_opened_yet(tmp_path):

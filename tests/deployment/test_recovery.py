@@ -11,6 +11,7 @@ from simulation.small import tiny
 from secureafl.core.errors import RunError
 from secureafl.deployment import recovery
 from secureafl.deployment.coordinator import Coordinator
+from secureafl.deployment.journal import FORMAT
 
 EXPERIMENT = tiny(clients=4, rounds=40, defense="async_sgd")
 ROUNDS = 10
@@ -141,8 +142,9 @@ def test_cut_events_are_noticed(run):
 
 
 def test_checkpoint_of_another_version_is_refused_with_both_formats(run, monkeypatch):
-    monkeypatch.setattr(recovery, "FORMAT", 3)
-    refused(run, r"checkpoint.safetensors: is of format 2.*finish the run with that version")
+    monkeypatch.setattr(recovery, "FORMAT", FORMAT + 1)
+    said = rf"checkpoint.safetensors: is of format {FORMAT}.*finish the run with that version"
+    refused(run, said)
 
 
 def test_nothing_older_than_the_checkpoint_before_the_last_is_kept(run):

@@ -8,12 +8,13 @@ from deployment.hostile import hostile
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from simulation.small import tiny
 
-from secureafl.core.events import ArrivalEvent
+from secureafl.core.events import ArrivalEvent, ForgottenEvent
 from secureafl.deployment import server_app
 from secureafl.deployment.client_app import named_arrays
 from secureafl.deployment.coordinator import Coordinator
 from secureafl.deployment.logs import Log
 from secureafl.deployment.messages import REFUSALS
+from secureafl.deployment.nodes import Node, write_nodes
 from secureafl.deployment.options import Options
 from secureafl.deployment.server_app import RequestLoop
 from secureafl.deployment.worker import Job, TrainerCache, options_from
@@ -214,6 +215,26 @@ def test_slot_of_a_forgotten_client_goes_to_a_new_one_whose_first_upload_is_a_fi
     firsts = [e.round for e in events if e.client == 0 and e.scores["lipschitz"] is None]
     assert len(firsts) == 2
     assert firsts[1] <= now
+
+
+def test_slot_of_a_revoked_client_is_free_at_once(tmp_path, clock):
+    experiment = tiny(clients=2, rounds=60, defense="secure_afl")
+    server = Server(tmp_path, {5: honest, 6: honest, 7: honest}, clock, experiment)
+    server.turns(6)
+    assert server.coordinator.slots.slot(7) is None
+    write_nodes(server.path, [Node(5, "alice", True), Node(6, "bob", False)])
+    began = server.coordinator.round
+    events = server.run()
+    assert server.coordinator.slots.slot(7) == 0
+    assert [facts["node"] for what, facts in server.told if what == "slot_free"] == [5]
+    asked = [facts["node"] for what, facts in server.told if what == "arrival"]
+    assert 5 not in asked[began:]
+    assert set(asked[began:]) == {6, 7}
+    firsts = [e.round for e in events if e.client == 0 and e.scores["lipschitz"] is None]
+    assert len(firsts) == 2, "the new client is a first contact"
+    assert [e for e in read_events(server.path) if isinstance(e, ForgottenEvent)] == [
+        ForgottenEvent(began, 0)
+    ]
 
 
 def test_flower_app_of_a_user_sends_trained_models(tmp_path, clock):

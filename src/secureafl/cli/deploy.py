@@ -35,7 +35,7 @@ class Protected(StrEnum):
     upload = "upload"
 
 
-keys = typer.Typer(help="Make, register and revoke the keys of nodes, and make certificates.")
+keys = typer.Typer(help="Make, register, list and revoke keys of nodes; make certificates.")
 
 Run = Annotated[Path, typer.Option(help="Run folder of the server.")]
 
@@ -224,11 +224,22 @@ def register(
 def revoke(
     name: Annotated[str, typer.Argument(help="Name it is registered under.")], run: Run
 ) -> None:
-    """Put a key's owner out of a run."""
+    """Put a key's owner out of a run; its slot is free for another client."""
     _require_flower()
     from secureafl.deployment import keys as files
 
     files.revoke(name, run)
+
+
+@keys.command("list", epilog="Example: secureafl keys list --run runs/real")
+def list_(run: Run) -> None:
+    """Show whose keys are let in, and which client of the run each is."""
+    _require_flower()
+    from secureafl.deployment.nodes import describe_nodes
+    from secureafl.runs.folder import require_kind
+
+    require_kind(run, deployed=True)
+    print("\n".join(describe_nodes(run)) or "nobody yet: 'secureafl serve' lets keys in")
 
 
 @keys.command("ca", epilog="Example: secureafl keys ca certificates --host learn.example.org")

@@ -39,9 +39,10 @@ class Metrics:
         self.clients = Gauge("secureafl_clients", "Nodes that are here", registry=made)
         self.open = Gauge("secureafl_requests_open", "Requests without a reply", registry=made)
 
-    def count(self, events: list[Event], seconds: float) -> None:
-        """What became of one arrival, and how long the step took."""
-        self._step.observe(seconds)
+    def count(self, events: list[Event], seconds: float | None = None) -> None:
+        """What became of one arrival, if there was one, and how long the step took."""
+        if seconds is not None:
+            self._step.observe(seconds)
         for event in events:
             if isinstance(event, ForgottenEvent):
                 self._forgotten.inc()

@@ -22,7 +22,8 @@ from secureafl.core.events import ArrivalEvent, Event
 from secureafl.deployment.journal import (
     FORMAT,
     Content,
-    Entry,
+    Record,
+    count_rounds,
     journal_path,
     journals,
     read_journal,
@@ -40,6 +41,7 @@ _BLOCK = 2**20
 class _Facts(NamedTuple):
     format: int
     round: int
+    records: int  # of the journal that begins with this round, which the checkpoint holds already
     events_bytes: int
     events_checksum: int
 
@@ -49,15 +51,18 @@ class Recovered(NamedTuple):
 
     checkpoint: Checkpoint | None
     events_bytes: int  # what events.jsonl is to be cut back to; the entries' events follow
-    entries: list[Entry]
+    records: list[Record]
+    round: int  # where they lead to
     journal: int  # the round that names the journal to go on with
+    journal_records: int  # all that it holds
     notes: list[str]  # what was damaged and could be made up for
 
 
 class _Chain(NamedTuple):
-    """The uploads after a checkpoint, from one journal or several."""
+    """What came after a checkpoint, from one journal or several."""
 
-    entries: list[Entry]
+    records: list[Record]
+    round: int  # where they lead to
     journal: int  # the last one, and what it holds
     content: Content
 
@@ -77,9 +82,9 @@ class EventsChecksum:
         return self._value
 
 
-def make_facts(at_round: int, events_bytes: int, events_checksum: int) -> np.ndarray:
+def make_facts(at_round: int, records: int, events_bytes: int, events_checksum: int) -> np.ndarray:
     """The array that a checkpoint says of itself."""
-    return np.array(_Facts(FORMAT, at_round, events_bytes, events_checksum), np.int64)
+    return np.array(_Facts(FORMAT, at_round, records, events_bytes, events_checksum), np.int64)
 
 
 def keep_checkpoint(path: Path) -> None:
@@ -96,8 +101,8 @@ def recover(folder: RunFolder, accept_loss: bool = False) -> Recovered:
     path = folder.path
     checkpoint, facts, damaged = _read_checkpoint(folder)
     began = checkpoint.round if checkpoint else 0
-    chain = _read_chain(path, began)
-    reached, applied = began + len(chain.entries), _applied_rounds(path)
+    chain = _read_chain(path, began, facts.records)
+    reached, applied = chain.round, _applied_rounds(path)
     lost, notes = [], [f"{name} is damaged" for name in damaged]
     if reached < applied:
         why = "; ".join([*notes, chain.content.fault or "the journals end before them"])
@@ -112,7 +117,8 @@ def recover(folder: RunFolder, accept_loss: bool = False) -> Recovered:
     if lost:
         _set_aside(path / EVENTS, copy=True)
         size = size if fits else _keep_whole_lines(path, size)
-    return Recovered(checkpoint, size, chain.entries, chain.journal, notes)
+    held = len(chain.content.records)
+    return Recovered(checkpoint, size, chain.records, reached, chain.journal, held, notes)
 
 
 def _read_checkpoint(folder: RunFolder) -> tuple[Checkpoint | None, _Facts, list[str]]:
@@ -126,25 +132,29 @@ def _read_checkpoint(folder: RunFolder) -> tuple[Checkpoint | None, _Facts, list
             continue
         if found is None:
             continue
-        facts = _Facts(*map(int, found.tensors.pop(FACTS, [1, 0, 0, 0])))
-        if facts.format != FORMAT:
-            refuse_format(folder.path / name, facts.format)
+        said = [int(number) for number in found.tensors.pop(FACTS, [1])]
+        if said[0] != FORMAT:
+            refuse_format(folder.path / name, said[0])
+        facts = _Facts(*said)
         if (facts.round, facts.events_bytes) == (found.round, found.events_bytes):
             return found, facts, damaged
         damaged.append(name)
-    return None, _Facts(FORMAT, 0, 0, 0), damaged
+    return None, _Facts(FORMAT, 0, 0, 0, 0), damaged
 
 
-def _read_chain(path: Path, began: int) -> _Chain:
-    """The uploads after a round; where a journal ends that another begins with, that follows."""
-    entries: list[Entry] = []
+def _read_chain(path: Path, began: int, held: int) -> _Chain:
+    """What came after a checkpoint, which holds some records of its journal already.
+
+    Where a journal ends that another begins with, that follows.
+    """
+    records: list[Record] = []
     number = began
     while True:
         content = read_journal(journal_path(path, number), number)
-        entries += content.entries
-        reached = began + len(entries)
+        records += content.records[held if number == began else 0 :]
+        reached = began + count_rounds(records)
         if content.fault or reached == number or reached not in journals(path):
-            return _Chain(entries, number, content)
+            return _Chain(records, reached, number, content)
         number = reached
 
 

@@ -110,7 +110,7 @@ class Service:
         folder = self._address.certificates
         if folder is None:
             return None
-        return MemberList(connect(self._address.own, folder / CA), self.out / KEYS, self._say)
+        return MemberList(connect(self._address.own, folder / CA), self.out, self._say)
 
     def _say(self, line: str) -> None:
         self._log("keys", said=line)

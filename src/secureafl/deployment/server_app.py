@@ -25,6 +25,7 @@ from secureafl.deployment.liveness import LOG, should_stop, watch, write_livenes
 from secureafl.deployment.logs import Log
 from secureafl.deployment.messages import FAILED, NOT_FINITE, TRAINED, UploadSchema
 from secureafl.deployment.metrics import Metrics
+from secureafl.deployment.nodes import RevokedNodes
 from secureafl.deployment.options import Options, read_file
 from secureafl.deployment.requests import Request, RequestTracker
 from secureafl.experiment import write_experiment
@@ -92,6 +93,7 @@ class RequestLoop:
         self._sent: tuple[int, Any] = (-1, None)  # version of the arrays made last, and these
         self._full: set[int] = set()  # nodes already logged as without a slot
         self._nodes: set[int] = set()
+        self._revoked = RevokedNodes(server.folder.path)
         self._away_since, self._reached = 0.0, True  # since when the grid has failed; 0: it works
         self.metrics = Metrics()
 
@@ -100,6 +102,7 @@ class RequestLoop:
         self._reached = True
         replies = self._call_grid(lambda: self._inbox.replies(self._tracker.open), [])
         self._update_nodes()
+        self._remove_revoked()
         for reply in replies:
             if not self._server.finished:
                 self._handle_reply(reply)
@@ -130,12 +133,23 @@ class RequestLoop:
 
     def _update_nodes(self) -> None:
         here = self._call_grid(lambda: set(self._grid.get_node_ids()), self._nodes)
+        here = here - self._revoked.read()
         for node in here - self._nodes:
             self._log("here", node=node)
         for node in self._nodes - here:
             self._log("gone", node=node)
         self._nodes = here
         self.metrics.clients.set(len(here))
+
+    def _remove_revoked(self) -> None:
+        """Free the slots of nodes that were put out, and take no answer of theirs any more."""
+        for node in sorted(self._revoked.read()) if not self._server.finished else ():
+            for request in self._tracker.give_up(node):
+                self._cancel(request, "revoked")
+            events = self._server.remove(node)
+            self.metrics.count(events)
+            for event in events:
+                self._log("slot_free", node=node, **event._asdict())
 
     def _handle_reply(self, reply: Reply) -> None:
         began, now = time.perf_counter(), time.monotonic()

@@ -1,7 +1,8 @@
 """Client slots: which node, known to Flower by a number, is which client of the defence.
 
 The defence remembers by slot. A node that returns gets its slot back; a new one gets a free slot,
-or that of a client the defence has forgotten. Every change is on disk before it counts.
+or that of a client the defence has forgotten. Every change is on disk before it counts. After a
+restart the arrivals are gone through again, so a change of an earlier owner's is told by its round.
 """
 
 from __future__ import annotations
@@ -24,6 +25,17 @@ class Assignment(NamedTuple):
     client: int
 
 
+def read_assignments(folder: Path) -> tuple[list[Assignment], int]:
+    """What the file of a run says, and how many bytes of it are whole lines."""
+    path = folder / SLOTS
+    try:
+        content = path.read_bytes() if path.exists() else b""
+        whole = content[: content.rfind(b"\n") + 1]
+        return [Assignment(**json.loads(line)) for line in whole.splitlines()], len(whole)
+    except (OSError, ValueError, TypeError) as error:
+        raise RunError(f"{path}: damaged ({error})") from error
+
+
 class SlotRegistry:
     """Slots 0 to capacity - 1."""
 
@@ -33,9 +45,13 @@ class SlotRegistry:
         self._path = folder / SLOTS
         self._slots: dict[int, int] = {}  # by node
         self._owners: dict[int, int] = {}  # node by slot
+        self._since: dict[int, int] = {}  # round from which the owner has the slot
         self._released: set[int] = set()  # forgotten slots, which still have an owner
         self._unused: dict[int, int] = {}  # slots never uploaded from, by round of assignment
-        for line in self._read():
+        assignments, whole = read_assignments(folder)
+        if self._path.exists() and self._path.stat().st_size > whole:
+            os.truncate(self._path, whole)
+        for line in assignments:
             self._apply(line)
 
     def __len__(self) -> int:
@@ -58,15 +74,25 @@ class SlotRegistry:
         self._apply(line)
         return line.client
 
-    def release(self, client: int) -> None:
-        """The defence has forgotten the client; its slot may go to another node."""
-        if client in self._owners:
+    def release(self, client: int, now: int) -> None:
+        """The defence forgot the client after `now` arrivals; its slot may go to another node."""
+        if self._since.get(client, now) < now:
             self._released.add(client)
 
-    def mark_active(self, client: int) -> None:
-        """The client has uploaded; its slot is its own (again)."""
-        self._released.discard(client)
-        self._unused.pop(client, None)
+    def remove(self, node: int) -> None:
+        """The defence has forgotten a node that was put out; its slot may go to another."""
+        if node in self._slots:
+            self._released.add(self._slots[node])
+
+    def is_released(self, client: int) -> bool:
+        """Whether the slot may go to another node."""
+        return client in self._released
+
+    def mark_active(self, client: int, now: int) -> None:
+        """The client has uploaded in round `now`; its slot is its own (again)."""
+        if self._since.get(client, 0) <= now:
+            self._released.discard(client)
+            self._unused.pop(client, None)
 
     def _long_unused(self, now: int) -> set[int]:
         """Slots of nodes that never uploaded, for long: the defence has nothing to forget."""
@@ -81,17 +107,7 @@ class SlotRegistry:
         self._slots[line.node] = line.client
         self._owners[line.client] = line.node
         self._released.discard(line.client)
-        self._unused[line.client] = line.round
-
-    def _read(self) -> list[Assignment]:
-        try:
-            content = self._path.read_bytes() if self._path.exists() else b""
-            whole = content[: content.rfind(b"\n") + 1]
-            if whole != content:
-                os.truncate(self._path, len(whole))
-            return [Assignment(**json.loads(line)) for line in whole.splitlines()]
-        except (OSError, ValueError, TypeError) as error:
-            raise RunError(f"{self._path}: damaged ({error})") from error
+        self._unused[line.client] = self._since[line.client] = line.round
 
     def _write(self, line: Assignment) -> None:
         with self._path.open("ab") as file:
