@@ -1,11 +1,11 @@
 import urllib.request
 
+import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from secureafl.core.events import ArrivalEvent, ForgottenEvent
 from secureafl.deployment.metrics import Metrics
-from secureafl.deployment.processes import free_port
 
 
 def values(text):
@@ -36,11 +36,11 @@ def test_everything_is_counted():
     assert found["secureafl_step_seconds_count",] == 3
     assert found["secureafl_round",] == 3
     assert found["secureafl_clients",] == 2
+    assert found["secureafl_refused_share",] == pytest.approx(2 / 3)
 
 
 def test_metrics_are_published_to_this_machine():
-    port = free_port()
-    stop = counted().publish(port)
+    port, stop = counted().publish(0)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
         assert values(page.read().decode())["secureafl_round",] == 3
     stop()

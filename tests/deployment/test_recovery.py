@@ -70,6 +70,11 @@ def test_whole_folder_gives_its_state(reference, run):
         same_state(state_of(server), reference[1])
 
 
+def test_what_holds_updates_is_for_its_user_alone(run):
+    found = {path.name for path in run.iterdir() if path.stat().st_mode & 0o077 == 0}
+    assert found >= set(FILES) - {"events.jsonl"}
+
+
 def test_flipped_byte_in_the_journal_says_which_rounds_are_lost(run):
     flip(run / "journal-6.bin", 40)
     refused(run, r"rounds 6 to 9 were applied, but journal-6.bin is \w+ at its record 1.*--accept")

@@ -301,6 +301,22 @@ def test_journal_that_cannot_be_written_ends_the_server(tmp_path, clock, monkeyp
     server.coordinator.close()
 
 
+def test_full_disk_is_told_once_and_waited_for_without_losing_an_answer(
+    tmp_path, clock, monkeypatch
+):
+    server = Server(tmp_path, dict.fromkeys((5, 6), honest), clock)
+    server.turns(4)
+    before = server.coordinator.round
+    monkeypatch.setattr(server_app, "shortage", lambda *_: "disk full: 3 MB free")
+    server.turns(20)
+    assert server.coordinator.round == before
+    assert [f["said"] for w, f in server.told if w == "disk_full"] == ["disk full: 3 MB free"]
+    monkeypatch.setattr(server_app, "shortage", lambda *_: "")
+    assert [event.round for event in server.run()] == list(range(30))
+    assert [what for what, _ in server.told].count("disk_free") == 1
+    assert server.reasons() == set()
+
+
 def test_honest_answers_to_a_diverged_model_are_refused_but_not_slowed_down(tmp_path, clock):
     def diverged(message):
         arrays = message.content["arrays"]

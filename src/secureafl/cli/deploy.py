@@ -35,7 +35,7 @@ class Protected(StrEnum):
     upload = "upload"
 
 
-keys = typer.Typer(help="Make, register, list and revoke keys of nodes; make certificates.")
+keys = typer.Typer(help="Keys of nodes: make, register, list, revoke. Certificates: make, renew.")
 
 Run = Annotated[Path, typer.Option(help="Run folder of the server.")]
 
@@ -255,6 +255,21 @@ def ca(
 
     make_certificates(folder, host or [])
     print(f"{folder}: give ca.crt to the clients; ca.key signs, keep it away from the server")
+
+
+@keys.command("renew", epilog="Example: secureafl keys renew certificates")
+def renew(
+    folder: Annotated[Path, typer.Argument(help="Folder of 'secureafl keys ca', with ca.key.")],
+    host: Annotated[
+        list[str] | None, typer.Option(help="Other names or addresses than before.")
+    ] = None,
+) -> None:
+    """Make another certificate of the server by the same authority; clients need nothing new."""
+    _require_flower()
+    from secureafl.deployment.keys import renew_certificate
+
+    ends = renew_certificate(folder, host or [])
+    print(f"{folder}: good until {ends:%d %B %Y}; a server that reads this folder takes it at once")
 
 
 def _require_flower() -> None:

@@ -297,6 +297,10 @@ class Coordinator:
             if number < needed:
                 old.unlink()
 
+    def checkpoint_bytes(self) -> int:
+        """What a checkpoint takes, about."""
+        return sum(tensor.nbytes for tensor in name_state(self._state).values())
+
     def _state_bytes(self) -> int:
         return sum(t.nbytes for t in name_tensors(self._state.defense, "").values())
 

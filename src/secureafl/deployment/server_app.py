@@ -20,8 +20,9 @@ from flwr.serverapp import Grid, ServerApp
 from secureafl.core.events import ArrivalEvent
 from secureafl.deployment.client_app import REQUEST, named_arrays
 from secureafl.deployment.coordinator import Coordinator
+from secureafl.deployment.disk import MEGABYTE, shortage
 from secureafl.deployment.inbox import Inbox, Reply
-from secureafl.deployment.liveness import LOG, should_stop, watch, write_liveness
+from secureafl.deployment.liveness import LOG, Pulse, should_stop, watch
 from secureafl.deployment.logs import Log
 from secureafl.deployment.messages import FAILED, NOT_FINITE, TRAINED, UploadSchema
 from secureafl.deployment.metrics import Metrics
@@ -55,25 +56,34 @@ def run(grid: Grid, file: Path, out: Path, attempt: str = "") -> None:
     """Serve the experiment in a file to its end, or until asked to leave."""
     sys.setswitchinterval(_SWITCH)
     watch(out, attempt)
+    log = Log(out / LOG)
+    try:
+        _serve(grid, file, out, attempt, log)
+    except Exception as error:
+        log("failed", said=f"{type(error).__name__}: {error}")
+        raise
+
+
+def _serve(grid: Grid, file: Path, out: Path, attempt: str, log: Log) -> None:
     experiment, options = read_file(file)
     server = Coordinator(experiment)
     if not (out / EXPERIMENT).is_file():
         server.create(out)
     server.open(out)
-    (out / LOG).parent.mkdir(exist_ok=True)
-    log = Log(out / LOG)
     for note in server.notes:
         log("made_up_for", said=note)
     log("serving", round=server.round, rounds=experiment.rounds, attempt=attempt)
     loop = RequestLoop(grid, server, options, log)
-    port = options.metrics_port
-    unpublish = loop.metrics.publish(port) if port else None
-    write_liveness(out, attempt, server.round)
+    # The `serve` that made the attempt answers at that port, and asks here.
+    port, unpublish = options.metrics_port, None
+    if port:
+        port, unpublish = loop.metrics.publish(0 if attempt else port)
+    pulse = Pulse(out, attempt, port)
+    pulse.beat(server.round)
     while not server.finished and not should_stop(out, attempt):
-        if loop.turn():
-            write_liveness(out, attempt, server.round)
-        else:
+        if not loop.turn():
             time.sleep(options.poll_seconds)
+        pulse.beat(server.round)
     server.close()
     if unpublish:
         unpublish()
@@ -94,12 +104,18 @@ class RequestLoop:
         self._full: set[int] = set()  # nodes already logged as without a slot
         self._nodes: set[int] = set()
         self._revoked = RevokedNodes(server.folder.path)
+        self._reserve, self._short = options.min_free_mb * MEGABYTE, False
+        self._looked = time.perf_counter()
         self._away_since, self._reached = 0.0, True  # since when the grid has failed; 0: it works
         self.metrics = Metrics()
 
     def turn(self) -> bool:
         """Handle all replies and send a request to every idle node; whether any reply came in."""
-        self._reached = True
+        began, self._reached = time.perf_counter(), True
+        self.metrics.lag.set(began - self._looked)
+        self._looked = began
+        if self._lacks_room():
+            return False
         replies = self._call_grid(lambda: self._inbox.replies(self._tracker.open), [])
         self._update_nodes()
         self._remove_revoked()
@@ -113,6 +129,15 @@ class RequestLoop:
         if self._reached:
             self._away_since = 0.0
         return bool(replies)
+
+    def _lacks_room(self) -> bool:
+        """Whether the disk is too full to take updates; they wait at the SuperLink meanwhile."""
+        reserve = max(self._reserve, self._server.checkpoint_bytes())
+        line = shortage(self._server.folder.path, reserve)
+        if bool(line) != self._short:
+            self._short = bool(line)
+            self._log("disk_full" if line else "disk_free", said=line)
+        return self._short
 
     def _call_grid(self, call: Callable[[], T], otherwise: T) -> T:
         """What the grid answers. While the SuperLink is away, which is started again: `otherwise`.

@@ -135,7 +135,9 @@ class RunFolder:
             "seconds": seconds,
             "checksum": _checksum(tensors),
         }
-        self._save_tensors(CHECKPOINT, tensors, {"secureafl": json.dumps(facts)})
+        # That of a deployment holds clients' updates.
+        mode = 0o600 if is_deployed(self.path) else 0o644
+        self._save_tensors(CHECKPOINT, tensors, {"secureafl": json.dumps(facts)}, mode)
 
     def load_checkpoint(self, name: str = CHECKPOINT) -> Checkpoint | None:
         """The last checkpoint, or one under another name; None if there is none."""
@@ -189,20 +191,32 @@ class RunFolder:
             file.write(line + "\n")
 
     def _save_tensors(
-        self, name: str, tensors: Mapping[str, np.ndarray], metadata: dict[str, str]
+        self,
+        name: str,
+        tensors: Mapping[str, np.ndarray],
+        metadata: dict[str, str],
+        mode: int = 0o644,
     ) -> None:
         arrays = {key: np.asarray(value, order="C") for key, value in tensors.items()}
-        self._replace(name, lambda p: safetensors.numpy.save_file(arrays, p, metadata=metadata))
 
-    def _replace(self, name: str, write: Callable[[Path], Any]) -> None:
-        """Write beside the old file, then put the new one in its place."""
+        def write(path: Path) -> None:
+            safetensors.numpy.save_file(arrays, path, metadata=metadata)
+
+        self._replace(name, write, mode)
+
+    def _replace(self, name: str, write: Callable[[Path], Any], mode: int = 0o644) -> None:
+        """Write beside the old file, then put the new one in its place, with its permissions."""
         fresh = self.path / f".{name}"
         with _writing(self.path):
-            write(fresh)
-            fresh.chmod(0o644)  # safetensors makes its files private
-            with fresh.open("rb") as file:
-                os.fsync(file.fileno())
-            fresh.replace(self.path / name)
+            try:
+                write(fresh)
+                fresh.chmod(mode)
+                with fresh.open("rb") as file:
+                    os.fsync(file.fileno())
+                fresh.replace(self.path / name)
+            except BaseException:
+                fresh.unlink(missing_ok=True)  # half a file would fill the disk further
+                raise
 
 
 def require_kind(path: Path, deployed: bool) -> None:
@@ -239,5 +253,6 @@ def _writing(path: Path) -> Iterator[None]:
     """Turn a full disk or a lost permission into an error of one line."""
     try:
         yield
-    except OSError as error:
-        raise RunError(f"{path}: cannot be written ({error.strerror})") from error
+    except (OSError, safetensors.SafetensorError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise RunError(f"{path}: cannot be written ({why})") from error

@@ -11,7 +11,15 @@ from typing import Any
 from secureafl.core.errors import RunError, SecureAflError
 from secureafl.runs.digest import Digest
 from secureafl.runs.events import parse
-from secureafl.runs.layout import EVENTS, EXPERIMENT, PACE, PROVENANCE, RESULT, read_json
+from secureafl.runs.layout import (
+    EVENTS,
+    EXPERIMENT,
+    PACE,
+    PROBLEM,
+    PROVENANCE,
+    RESULT,
+    read_json,
+)
 from secureafl.runs.pace import Pace
 from secureafl.runs.tail import Block, Tail
 from secureafl.toml import read_toml
@@ -125,6 +133,8 @@ class Watch:
         if not self.path.is_dir():
             return [f"{self.path}: the run folder is gone; what is shown is the last that was read"]
         found = [file.problem for file in self._files.values() if file.problem]
+        if told := self._told():
+            found.append(told)
         if self._unreadable:
             found.append(self._unreadable)
         elif not (self.path / EVENTS).exists():
@@ -142,6 +152,14 @@ class Watch:
                 "'secureafl resume' goes on from the last checkpoint"
             )
         return found
+
+    def _told(self) -> str:
+        """What the server of a deployment says is wrong."""
+        try:
+            text = (self.path / PROBLEM).read_text(errors="replace") if not self.result else ""
+        except OSError:
+            return ""
+        return " ".join(text.split())
 
 
 class _File:
