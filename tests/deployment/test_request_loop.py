@@ -237,6 +237,16 @@ def test_slot_of_a_revoked_client_is_free_at_once(tmp_path, clock):
     ]
 
 
+def test_client_that_understands_other_messages_is_named_and_costs_no_round(tmp_path, clock):
+    def other(message):
+        return [reply(message, RecordDict({"secureafl": ConfigRecord({"protocol": 99})}))]
+
+    server = Server(tmp_path, {5: honest, 6: other}, clock)
+    events = server.run()
+    assert {event.client for event in events} == {server.coordinator.slots.slot(5)}
+    assert server.reasons() == {"other_version"}
+
+
 def test_flower_app_of_a_user_sends_trained_models(tmp_path, clock):
     def user(message):
         state = message.content["arrays"].to_torch_state_dict()

@@ -182,6 +182,8 @@ def _keep_joined(member: Any, told: list[int]) -> None:
         if refusal and refused < joined:
             refused = joined
             print(f"not let in: {refusal}", file=sys.stderr, flush=True)
+        for line in member.complaints():
+            print(line, file=sys.stderr, flush=True)
         time.sleep(_TURN_SECONDS)
 
 

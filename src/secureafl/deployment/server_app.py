@@ -24,7 +24,14 @@ from secureafl.deployment.disk import MEGABYTE, shortage
 from secureafl.deployment.inbox import Inbox, Reply
 from secureafl.deployment.liveness import LOG, Pulse, should_stop, watch
 from secureafl.deployment.logs import Log
-from secureafl.deployment.messages import FAILED, NOT_FINITE, TRAINED, UploadSchema
+from secureafl.deployment.messages import (
+    FAILED,
+    NOT_FINITE,
+    OTHER_VERSION,
+    PROTOCOL,
+    TRAINED,
+    UploadSchema,
+)
 from secureafl.deployment.metrics import Metrics
 from secureafl.deployment.nodes import RevokedNodes
 from secureafl.deployment.options import Options, read_file
@@ -36,6 +43,7 @@ _AT_ONCE = 16  # messages pushed together
 # Seconds. Every operation of a step lets the interpreter go; where Flower keeps it busy, as its
 # simulation engine does, each would wait for it 5 ms, a hundred times what it takes.
 _SWITCH = 1e-5
+_NO_ANSWER = (FAILED, OTHER_VERSION)
 _PATIENCE = 300.0  # seconds a SuperLink may be away before this process gives up
 
 T = TypeVar("T")
@@ -182,16 +190,13 @@ class RequestLoop:
         if isinstance(request, str):
             self._drop(request, reply.node)
             return
-        if (
-            reply.reason == FAILED
-            or reply.node is None
-            or self._server.slots.slot(request.node) != request.client
-        ):
+        answer = reply.reason or self._schema.read(reply.content or {})
+        taken = self._server.slots.slot(request.node) != request.client
+        if reply.node is None or taken or answer in _NO_ANSWER:
             # No update, or one of a node whose slot has gone to another by now.
             self._tracker.replied(request.node, False, now)
-            self._cancel(request, reply.reason or "slot_taken")
+            self._cancel(request, answer if isinstance(answer, str) else "slot_taken")
             return
-        answer = reply.reason or self._schema.read(reply.content or {})
         events = self._server.receive(request.client, request.version, reply.request, answer)
         # A diverged model makes honest updates infinite: that is no failure of the client.
         good = not isinstance(answer, str) or answer == NOT_FINITE
@@ -246,6 +251,7 @@ class RequestLoop:
             "experiment": self._experiment,
             "client": slot,
             "version": version,
+            "protocol": PROTOCOL,
             # A message's id is a hash of it: with this no other node can guess it and reply.
             "ticket": secrets.token_hex(16),
         }
