@@ -99,26 +99,56 @@ def recover(folder: RunFolder, accept_loss: bool = False) -> Recovered:
     With `accept_loss` it is set aside instead, and the run goes on with what is left.
     """
     path = folder.path
+    found = _read(folder)
+    if found.lost and not accept_loss:
+        remedy = "put the files back from a copy, or go on with what is left: --accept-loss"
+        raise RunError(f"{path}: {'; '.join(found.lost)}; {remedy}")
+    chain, size = found.chain, found.facts.events_bytes
+    _mend(path, chain, bool(found.lost), found.damaged)
+    if found.lost:
+        _set_aside(path / EVENTS, copy=True)
+        size = size if found.events_fit else _keep_whole_lines(path, size)
+    held, notes = len(chain.content.records), found.notes
+    return Recovered(found.checkpoint, size, chain.records, chain.round, chain.journal, held, notes)
+
+
+def find_damage(run: Path) -> list[str]:
+    """A line for everything that is damaged in an unfinished run; nothing is changed."""
+    folder = RunFolder(run, deployed=True)
+    try:
+        found = _read(folder)
+    finally:
+        folder.close()
+    made_up = "what was before it leads to the same state"
+    return [f"{run}: {line}" for line in found.lost] or [
+        f"{run}: {line}; {made_up}" for line in found.notes
+    ]
+
+
+class _Found(NamedTuple):
+    checkpoint: Checkpoint | None
+    facts: _Facts
+    damaged: list[str]  # checkpoints
+    chain: _Chain
+    events_fit: bool  # whether the events before the checkpoint are those it was made with
+    lost: list[str]  # what cannot be made up for
+    notes: list[str]
+
+
+def _read(folder: RunFolder) -> _Found:
+    path = folder.path
     checkpoint, facts, damaged = _read_checkpoint(folder)
     began = checkpoint.round if checkpoint else 0
     chain = _read_chain(path, began, facts.records)
-    reached, applied = chain.round, _applied_rounds(path)
+    applied = _applied_rounds(path)
     lost, notes = [], [f"{name} is damaged" for name in damaged]
-    if reached < applied:
+    if chain.round < applied:
         why = "; ".join([*notes, chain.content.fault or "the journals end before them"])
-        lost.append(f"rounds {reached} to {applied - 1} were applied, but {why}")
-    size, fits = facts.events_bytes, _events_fit(path, facts)
+        lost.append(f"rounds {chain.round} to {applied - 1} were applied, but {why}")
+    fits = _events_fit(path, facts)
     if not fits:
         lost.append(f"{EVENTS} was altered or cut before round {began}")
-    if lost and not accept_loss:
-        remedy = "put the files back from a copy, or go on with what is left: --accept-loss"
-        raise RunError(f"{path}: {'; '.join(lost)}; {remedy}")
-    _mend(path, chain, bool(lost), damaged)
-    if lost:
-        _set_aside(path / EVENTS, copy=True)
-        size = size if fits else _keep_whole_lines(path, size)
-    held = len(chain.content.records)
-    return Recovered(checkpoint, size, chain.records, reached, chain.journal, held, notes)
+    return _Found(checkpoint, facts, damaged, chain, fits, lost, notes)
 
 
 def _read_checkpoint(folder: RunFolder) -> tuple[Checkpoint | None, _Facts, list[str]]:

@@ -20,6 +20,7 @@ import safetensors.numpy
 
 from secureafl.core.errors import LockedError, NoRunError, RunError, SecureAflError
 from secureafl.core.events import ArrivalEvent, Event
+from secureafl.runs.checksums import CHECKSUMS, make_checksums
 from secureafl.runs.events import encode
 from secureafl.runs.layout import (
     CHECKPOINT,
@@ -162,8 +163,10 @@ class RunFolder:
         self._save_tensors(MODEL, tensors, {})
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Write the result and drop the checkpoint."""
-        self._replace(RESULT, lambda path: path.write_text(to_json(result, indent=1)))
+        """Write the result, with checksums of what it belongs to, and drop the checkpoint."""
+        self.flush()
+        made = {**result, CHECKSUMS: make_checksums(self.path)}
+        self._replace(RESULT, lambda path: path.write_text(to_json(made, indent=1)))
         (self.path / CHECKPOINT).unlink(missing_ok=True)
 
     def add_session(self, session: Mapping[str, Any]) -> None:
