@@ -16,6 +16,7 @@ from typing import Any
 from secureafl.core.errors import ConfigError
 from secureafl.deployment.client_app import WORKER
 from secureafl.deployment.homes import FLOWER, clear_home, make_home
+from secureafl.deployment.logs import rotate
 from secureafl.deployment.processes import (
     end_leftovers,
     environment,
@@ -27,6 +28,7 @@ from secureafl.deployment.processes import (
 from secureafl.deployment.worker import COMPLAINT
 
 _AGAIN_SECONDS, _MOST_SECONDS = 5.0, 30.0  # between two tries: at first, and after several
+_LARGEST_LOG = 4 * 2**20  # bytes; temporary folders are often in memory
 _REASON = "[code:"  # how Flower's line begins that says why
 
 
@@ -57,7 +59,8 @@ class ClientService:
         self._began, self._pause = 0.0, _AGAIN_SECONDS
         self.starts = 0  # of the node
         self._cleared = True  # whether nothing is left of a node that has ended
-        self._told: set[str] = set()
+        self._told: set[str] = set()  # complaints
+        self._read = 0  # bytes of the worker's log
 
     @property
     def log(self) -> Path:
@@ -71,6 +74,8 @@ class ClientService:
             command = [sys.executable, "-m", "secureafl.deployment.worker", *words]
             env = {**self._env, "FLWR_HOME": str(self._home)}  # not one of Flower's
             self._worker = start(command, self._home / "worker.log", env)
+        for path in self._home.glob("*.log"):
+            rotate(path, held_open=True, largest=_LARGEST_LOG)
         ended = self._node is None or self._node.poll() is not None
         if ended and not self._cleared:
             end_leftovers(self._home / FLOWER)  # its client apps would wait for it for ever
@@ -103,7 +108,10 @@ class ClientService:
     def complaints(self) -> list[str]:
         """What the worker could not do, each kind once."""
         path = self._home / "worker.log"
-        lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+        if not path.exists() or path.stat().st_size == self._read:
+            return []
+        self._read = path.stat().st_size
+        lines = path.read_text(errors="replace").splitlines()
         found = dict.fromkeys(line for line in lines if line.startswith(COMPLAINT))
         fresh = [line for line in found if line not in self._told]
         self._told |= set(fresh)

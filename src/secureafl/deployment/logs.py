@@ -1,15 +1,39 @@
-"""Structured logs: one JSON object a line."""
+"""Structured logs, one JSON object a line; and no log grows for ever."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
 
 _LAST_BYTES = 2**16
+LARGEST_LOG = 32 * 2**20  # bytes, after which a log is put aside
+_KEPT = 4  # logs that were put aside, as NAME.1 (the newest) to NAME.4
+
+
+def rotate(path: Path, held_open: bool, largest: int = LARGEST_LOG) -> None:
+    """Put a log aside that has grown large, and drop the oldest of those.
+
+    A log that another process `held_open` is copied and emptied, which may lose a line; it writes
+    at the end, wherever that is.
+    """
+    with contextlib.suppress(OSError):  # there is none, or no room for it
+        if path.stat().st_size < largest:
+            return
+        for number in range(_KEPT - 1, 0, -1):
+            older = path.with_name(f"{path.name}.{number}")
+            if older.exists():
+                older.replace(path.with_name(f"{path.name}.{number + 1}"))
+        aside = path.with_name(f"{path.name}.1")
+        if not held_open:
+            path.replace(aside)
+            return
+        shutil.copyfile(path, aside)
+        os.truncate(path, 0)
 
 
 class Log:

@@ -32,7 +32,7 @@ from secureafl.deployment.keys import (
 )
 from secureafl.deployment.listening import OWN, numeric_host, require_free
 from secureafl.deployment.liveness import APP, DATABASE, LOG, STOP, hold_run, read_liveness
-from secureafl.deployment.logs import Log
+from secureafl.deployment.logs import Log, rotate
 from secureafl.deployment.members import MemberList, connect
 from secureafl.deployment.monitor import Health, Monitor
 from secureafl.deployment.options import TABLE, Options
@@ -159,6 +159,7 @@ class Service:
         """Start whatever does not run."""
         self._turned = time.monotonic()
         self._check_disk()
+        self._rotate_logs()
         self._check_certificate()
         self._link = self._keep_running("superlink", self._link, self._superlink)
         if not listens(self._address.port):
@@ -175,6 +176,11 @@ class Service:
             return process
         self._restarts[name] += process is not None
         return start(command(), self._home / f"{name}.log", self._env)
+
+    def _rotate_logs(self) -> None:
+        rotate(self.out / LOG, held_open=False)
+        for path in self._home.glob("*.log"):
+            rotate(path, held_open=True)
 
     def _check_disk(self) -> None:
         """Say at once, and everywhere, that the run cannot be written; and when it can again."""
