@@ -26,6 +26,7 @@ from secureafl.deployment.trainer import ClientOptions, Trainer
 from secureafl.report.page import write_report
 from secureafl.runs.layout import EVENTS, read_json
 from secureafl.runs.query import results_table
+from secureafl.runtime.records import stored_experiment
 
 EXPERIMENT = tiny(
     clients=4, rounds=9, attack={"kind": "sign_flip", "factor": 10.0}, malicious=1, forget_after=4
@@ -302,6 +303,51 @@ def test_folder_of_another_experiment_is_refused(tmp_path):
     Coordinator(EXPERIMENT).create(tmp_path / "run")
     with pytest.raises(RunError, match="other settings"):
         Coordinator(tiny(clients=5)).open(tmp_path / "run")
+
+
+def without_setting(path, name):
+    """A run folder as a version that did not have a setting left it."""
+    file = path / "experiment.toml"
+    lines = file.read_text().splitlines()
+    kept = [line for line in lines if not line.startswith(f"{name} =")]
+    assert len(kept) == len(lines) - 1
+    file.write_text("\n".join(kept))
+
+
+def test_setting_that_a_later_version_added_does_not_end_an_unfinished_run(tmp_path):
+    experiment, path = tiny(clients=4, rounds=9, defense="kardam"), tmp_path / "run"
+    server, clients = begun(experiment, path), Clients(experiment)
+    for _ in range(4):
+        clients.turn(server)
+    server.close()
+    whole = (path / "experiment.toml").read_text()
+    without_setting(path, "clip_norm")
+    other = tiny(clients=4, rounds=9, defense={"kind": "kardam", "clip_norm": 3.0})
+    with pytest.raises(RunError, match="other settings"):
+        Coordinator(other).open(path)
+    server, clients.lent = opened(experiment, path), {}
+    assert (path / "experiment.toml").read_text() == whole
+    added = [session.get("settings_added") for session in sessions(path)]
+    assert added == [None, {"defense.clip_norm": experiment.defense.clip_norm}]
+    while not server.finished:
+        clients.turn(server)
+    server.close()
+    stored_experiment(path)
+
+
+def sessions(path):
+    return read_json(path / "provenance.json")["sessions"]
+
+
+def test_checkpoint_of_a_defence_that_kept_less_names_the_version(tmp_path, monkeypatch):
+    path = tmp_path / "run"
+    with closed(begun(EXPERIMENT, path)) as server:
+        Clients(EXPERIMENT).turn(server)
+        server.save()
+    monkeypatch.setattr(module, "rebuild", lambda *_: {}["defense.new"])
+    said = r"its checkpoint lacks 'defense.new'.*the version that began it \(\d+\.\d+\.\d+\)"
+    with pytest.raises(RunError, match=said):
+        opened(EXPERIMENT, path)
 
 
 def test_two_servers_cannot_work_on_one_folder(tmp_path):

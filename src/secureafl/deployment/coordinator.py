@@ -42,7 +42,12 @@ from secureafl.runs.layout import EVENTS, PROVENANCE, read_json
 from secureafl.runtime.clients import Clients
 from secureafl.runtime.devices import ComputeContext, choose_device, on_device
 from secureafl.runtime.events import arrival_event, evaluation_event
-from secureafl.runtime.records import describe_session, require_same, write_result
+from secureafl.runtime.records import (
+    adopt_settings,
+    describe_session,
+    require_same,
+    write_result,
+)
 from secureafl.runtime.root_data import root_data_for
 from secureafl.runtime.setup import seeded_model
 
@@ -234,7 +239,8 @@ class Coordinator:
         self._start_defense(begun=bool(found.checkpoint or found.records))
         lent = self._restore(found.checkpoint) if found.checkpoint else {0: self.weights}
         self._saved = self.round
-        self.folder.add_session(describe_session(made, self.device, self.round))
+        added = adopt_settings(self.folder)
+        self.folder.add_session(describe_session(made, self.device, self.round, added))
         self._journal = Journal(path, found.journal, found.journal_records)
         with self._compute:
             self._replay(found.records, lent)
@@ -250,7 +256,13 @@ class Coordinator:
         """The state of a checkpoint; returns the models that were lent then, by version."""
         named = {name: torch.from_numpy(array) for name, array in checkpoint.tensors.items()}
         weights = named["weights"].to(self.device)
-        defense = rebuild(self._state.defense, "defense", named)
+        try:
+            defense = rebuild(self._state.defense, "defense", named)
+        except KeyError as error:
+            begun = read_json(self.folder.path / PROVENANCE)["sessions"][0].get("secureafl")
+            lacks = f"its checkpoint lacks {error}, which this version's defence keeps"
+            said = f"{lacks}; finish the run with the version that began it ({begun})"
+            raise RunError(f"{self.folder.path}: {said}") from None
         self._state = ServerState(checkpoint.round, weights, defense, Ledger())
         self._before = checkpoint.seconds
         for event in read_events(self.folder.path):

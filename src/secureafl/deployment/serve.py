@@ -50,7 +50,7 @@ from secureafl.deployment.recovery import recover
 from secureafl.experiment import Experiment, to_mapping
 from secureafl.runs.folder import RunFolder, require_kind
 from secureafl.runs.layout import EXPERIMENT, RESULT
-from secureafl.runtime.records import require_same
+from secureafl.runtime.records import adopt_settings, require_same
 from secureafl.toml import write_toml
 
 _HERE = "here"  # what Flower's settings call the connection to this server
@@ -338,5 +338,8 @@ def _recover(experiment: Experiment, out: Path, accept_loss: bool) -> None:
     try:
         for line in recover(folder).notes:
             print(f"{out}: {line}; what was before it leads to the same state", file=sys.stderr)
+        for name, value in adopt_settings(folder).items():
+            said = f"was begun by a version without the setting {name}, and goes on with {value!r}"
+            print(f"{out}: {said}", file=sys.stderr)
     finally:
         folder.close()

@@ -169,6 +169,10 @@ class RunFolder:
         self._replace(RESULT, lambda path: path.write_text(to_json(made, indent=1)))
         (self.path / CHECKPOINT).unlink(missing_ok=True)
 
+    def replace_experiment(self, experiment: str) -> None:
+        """Write the settings anew."""
+        self._replace(EXPERIMENT, lambda path: path.write_text(experiment, encoding="utf-8"))
+
     def add_session(self, session: Mapping[str, Any]) -> None:
         """Add to the provenance that the run was resumed."""
         provenance = read_json(self.path / PROVENANCE)
