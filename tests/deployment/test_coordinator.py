@@ -1,6 +1,7 @@
 """Nothing that was applied is lost, wherever a kill comes."""
 
 import contextlib
+import json
 import os
 import shutil
 from pathlib import Path
@@ -312,6 +313,9 @@ def without_setting(path, name):
     kept = [line for line in lines if not line.startswith(f"{name} =")]
     assert len(kept) == len(lines) - 1
     file.write_text("\n".join(kept))
+    facts = read_json(path / "provenance.json")
+    facts["sessions"][0]["secureafl"] = "0.1.0"
+    (path / "provenance.json").write_text(json.dumps(facts))
 
 
 def test_setting_that_a_later_version_added_does_not_end_an_unfinished_run(tmp_path):
@@ -320,8 +324,12 @@ def test_setting_that_a_later_version_added_does_not_end_an_unfinished_run(tmp_p
     for _ in range(4):
         clients.turn(server)
     server.close()
-    whole = (path / "experiment.toml").read_text()
+    whole, made = ((path / name).read_text() for name in ("experiment.toml", "provenance.json"))
     without_setting(path, "clip_norm")
+    lost = shutil.copytree(path, tmp_path / "lost")
+    (lost / "provenance.json").write_text(made)  # this version would have written the setting
+    with pytest.raises(RunError, match=r"did not have the setting 'defense\.clip_norm'"):
+        Coordinator(experiment).open(lost)
     other = tiny(clients=4, rounds=9, defense={"kind": "kardam", "clip_norm": 3.0})
     with pytest.raises(RunError, match="other settings"):
         Coordinator(other).open(path)

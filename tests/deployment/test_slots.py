@@ -39,9 +39,20 @@ def test_line_that_a_kill_has_cut_is_passed_over(tmp_path, cut):
     assert SlotRegistry(tmp_path, 3, 0).slot(4) == 1
 
 
-def test_altered_file_is_named(tmp_path):
-    (tmp_path / SLOTS).write_text("[1]\n")
-    with pytest.raises(RunError, match="damaged"):
+@pytest.mark.parametrize("spoil", [
+    lambda lines: [b"[1]\n", *lines],
+    lambda lines: [lines[0].replace(b'"node": 9', b'"node": 8'), lines[1]],
+    lambda lines: [lines[1]],
+    lambda lines: [lines[0], lines[0], lines[1]],
+    lambda lines: [lines[1], lines[0]],
+])  # fmt: skip
+def test_altered_file_is_named(tmp_path, spoil):
+    slots = SlotRegistry(tmp_path, 3, 0)
+    slots.assign(9, 5)
+    slots.assign(7, 6)
+    lines = (tmp_path / SLOTS).read_bytes().splitlines(keepends=True)
+    (tmp_path / SLOTS).write_bytes(b"".join(spoil(lines)))
+    with pytest.raises(RunError, match=r"slots\.jsonl is damaged at its line [12]"):
         SlotRegistry(tmp_path, 3, 0)
 
 

@@ -118,7 +118,8 @@ class Coordinator:
             reason = answer
         else:
             malicious, update = bool(answer.attack), self._update(answer, version)
-        entry = Entry(self.round, client, version, message, malicious, reason, update)
+        facts = (self.round, client, version, message, malicious, reason, update)
+        entry = Entry(*facts, slots=self.slots.lines)
         self._journal.append(entry)
         with self._compute:
             events = self._apply(entry)
@@ -229,10 +230,10 @@ class Coordinator:
             raise RunError(f"{path}: already finished; see it with 'secureafl report {path}'")
         if read_json(path / PROVENANCE).get("data_fingerprint") != self._data.fingerprint:
             raise RunError(f"{path}: was begun on other data than {self._data.source}")
-        self.slots = SlotRegistry(path, made.clients, made.forget_after)
-        self._inactivity = InactivityTracker(made.forget_after)
         self._before, self._since = 0.0, time.monotonic()
         found = recover(self.folder, accept_loss)
+        self.slots = SlotRegistry(path, made.clients, made.forget_after)
+        self._inactivity = InactivityTracker(made.forget_after)
         self.notes = found.notes  # what was damaged and could be made up for
         self.folder.rewind(found.events_bytes)
         self._events_checksum = EventsChecksum(path)
@@ -299,7 +300,8 @@ class Coordinator:
         size = (path / EVENTS).stat().st_size
         # Clients that were put out since the last checkpoint, if nothing has arrived since.
         held = self._journal.records if self._journal.number == self.round else 0
-        arrays[FACTS] = make_facts(self.round, held, size, self._events_checksum.advance(size))
+        numbers = (self.round, held, self.slots.lines, size)
+        arrays[FACTS] = make_facts(*numbers, self._events_checksum.advance(size))
         keep_checkpoint(path)
         self.folder.save_checkpoint(arrays, self.round, self._seconds())
         self._saved = self.round

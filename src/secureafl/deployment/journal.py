@@ -43,6 +43,7 @@ class Entry(NamedTuple):
     malicious: bool
     reason: str  # why it was refused before the server saw it; empty otherwise
     update: Float[np.ndarray, " d"] | None  # None if it was refused
+    slots: int = 0  # lines that the file of slots had then
 
 
 class Removal(NamedTuple):

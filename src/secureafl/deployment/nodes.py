@@ -41,7 +41,7 @@ def read_nodes(run: Path) -> list[Node]:
 
 def describe_nodes(run: Path) -> list[str]:
     """A line for every node of a run that may take part: its key's name, number and slot."""
-    slots = {line.client: line.node for line in read_assignments(run)[0]}
+    slots = {line.client: line.node for line in read_assignments(run).lines}
     clients = {node: client for client, node in slots.items()}
     lines = []
     for node in sorted((n for n in read_nodes(run) if not n.revoked), key=lambda n: n.name):

@@ -22,6 +22,7 @@ from secureafl.core.events import ArrivalEvent, Event
 from secureafl.deployment.journal import (
     FORMAT,
     Content,
+    Entry,
     Record,
     count_rounds,
     journal_path,
@@ -29,6 +30,7 @@ from secureafl.deployment.journal import (
     read_journal,
     refuse_format,
 )
+from secureafl.deployment.slots import SLOTS, Assignments, read_assignments
 from secureafl.runs.events import encode, last_events, parse
 from secureafl.runs.folder import Checkpoint, RunFolder
 from secureafl.runs.layout import CHECKPOINT, EVENTS
@@ -42,6 +44,7 @@ class _Facts(NamedTuple):
     format: int
     round: int
     records: int  # of the journal that begins with this round, which the checkpoint holds already
+    slots: int  # lines that the file of slots had
     events_bytes: int
     events_checksum: int
 
@@ -82,9 +85,12 @@ class EventsChecksum:
         return self._value
 
 
-def make_facts(at_round: int, records: int, events_bytes: int, events_checksum: int) -> np.ndarray:
+def make_facts(
+    at_round: int, records: int, slots: int, events_bytes: int, events_checksum: int
+) -> np.ndarray:
     """The array that a checkpoint says of itself."""
-    return np.array(_Facts(FORMAT, at_round, records, events_bytes, events_checksum), np.int64)
+    facts = _Facts(FORMAT, at_round, records, slots, events_bytes, events_checksum)
+    return np.array(facts, np.int64)
 
 
 def keep_checkpoint(path: Path) -> None:
@@ -105,6 +111,9 @@ def recover(folder: RunFolder, accept_loss: bool = False) -> Recovered:
         raise RunError(f"{path}: {'; '.join(found.lost)}; {remedy}")
     chain, size = found.chain, found.facts.events_bytes
     _mend(path, chain, bool(found.lost), found.damaged)
+    if found.slots.fault:
+        _set_aside(path / SLOTS, copy=True)
+        os.truncate(path / SLOTS, found.slots.end)
     if found.lost:
         _set_aside(path / EVENTS, copy=True)
         size = size if found.events_fit else _keep_whole_lines(path, size)
@@ -131,6 +140,7 @@ class _Found(NamedTuple):
     damaged: list[str]  # checkpoints
     chain: _Chain
     events_fit: bool  # whether the events before the checkpoint are those it was made with
+    slots: Assignments
     lost: list[str]  # what cannot be made up for
     notes: list[str]
 
@@ -148,7 +158,11 @@ def _read(folder: RunFolder) -> _Found:
     fits = _events_fit(path, facts)
     if not fits:
         lost.append(f"{EVENTS} was altered or cut before round {began}")
-    return _Found(checkpoint, facts, damaged, chain, fits, lost, notes)
+    slots = read_assignments(path)
+    needed = max([facts.slots, *(r.slots for r in chain.records if isinstance(r, Entry))])
+    if slots.fault or len(slots.lines) < needed:
+        lost.append(slots.fault or f"{SLOTS} has {len(slots.lines)} of {needed} lines")
+    return _Found(checkpoint, facts, damaged, chain, fits, slots, lost, notes)
 
 
 def _read_checkpoint(folder: RunFolder) -> tuple[Checkpoint | None, _Facts, list[str]]:
@@ -169,7 +183,7 @@ def _read_checkpoint(folder: RunFolder) -> tuple[Checkpoint | None, _Facts, list
         if (facts.round, facts.events_bytes) == (found.round, found.events_bytes):
             return found, facts, damaged
         damaged.append(name)
-    return None, _Facts(FORMAT, 0, 0, 0, 0), damaged
+    return None, _Facts(FORMAT, 0, 0, 0, 0, 0), damaged
 
 
 def _read_chain(path: Path, began: int, held: int) -> _Chain:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,15 +26,48 @@ class Assignment(NamedTuple):
     client: int
 
 
-def read_assignments(folder: Path) -> tuple[list[Assignment], int]:
-    """What the file of a run says, and how many bytes of it are whole lines."""
+class Assignments(NamedTuple):
+    """What the file holds up to its first fault."""
+
+    lines: list[Assignment]
+    end: int  # bytes up to there
+    fault: str  # what is wrong there; empty: nothing, or a last line that a kill has cut
+
+
+def read_assignments(folder: Path) -> Assignments:
+    """Read the file of a run."""
     path = folder / SLOTS
     try:
         content = path.read_bytes() if path.exists() else b""
-        whole = content[: content.rfind(b"\n") + 1]
-        return [Assignment(**json.loads(line)) for line in whole.splitlines()], len(whole)
-    except (OSError, ValueError, TypeError) as error:
-        raise RunError(f"{path}: damaged ({error})") from error
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror})") from None
+    lines: list[Assignment] = []
+    end = 0
+    for line in content[: content.rfind(b"\n") + 1].splitlines(keepends=True):
+        found = _decode(line, len(lines))
+        if found is None:
+            return Assignments(lines, end, f"{SLOTS} is damaged at its line {len(lines) + 1}")
+        lines.append(found)
+        end += len(line)
+    return Assignments(lines, end, "")
+
+
+def _encode(line: Assignment, place: int) -> bytes:
+    return json.dumps({**line._asdict(), "checksum": _checksum(line, place)}).encode() + b"\n"
+
+
+def _decode(line: bytes, place: int) -> Assignment | None:
+    try:
+        fields = json.loads(line)
+        checksum, found = fields.pop("checksum"), Assignment(**fields)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return found if checksum == _checksum(found, place) else None
+
+
+def _checksum(line: Assignment, place: int) -> int:
+    """Of what a line says and of its place, so that none can be missing or twice there."""
+    return zlib.crc32(repr((place, *line)).encode())
 
 
 class SlotRegistry:
@@ -48,10 +82,13 @@ class SlotRegistry:
         self._since: dict[int, int] = {}  # round from which the owner has the slot
         self._released: set[int] = set()  # forgotten slots, which still have an owner
         self._unused: dict[int, int] = {}  # slots never uploaded from, by round of assignment
-        assignments, whole = read_assignments(folder)
-        if self._path.exists() and self._path.stat().st_size > whole:
-            os.truncate(self._path, whole)
-        for line in assignments:
+        found = read_assignments(folder)
+        if found.fault:
+            raise RunError(f"{folder}: {found.fault}; put it back from a copy")
+        if self._path.exists() and self._path.stat().st_size > found.end:
+            os.truncate(self._path, found.end)
+        self.lines = 0  # of the file
+        for line in found.lines:
             self._apply(line)
 
     def __len__(self) -> int:
@@ -101,6 +138,7 @@ class SlotRegistry:
         return {c for c, since in self._unused.items() if now - since > self._forget_after}
 
     def _apply(self, line: Assignment) -> None:
+        self.lines += 1
         before = self._owners.get(line.client)
         if before is not None:
             del self._slots[before]
@@ -111,6 +149,6 @@ class SlotRegistry:
 
     def _write(self, line: Assignment) -> None:
         with self._path.open("ab") as file:
-            file.write(json.dumps(line._asdict()).encode() + b"\n")
+            file.write(_encode(line, self.lines))
             file.flush()
             os.fsync(file.fileno())

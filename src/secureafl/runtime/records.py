@@ -16,11 +16,11 @@ import numpy as np
 import torch
 
 from secureafl import __version__
-from secureafl.core.errors import RunError
+from secureafl.core.errors import ConfigError, RunError
 from secureafl.experiment import Experiment, from_mapping, to_mapping
 from secureafl.runs.events import read_events
 from secureafl.runs.folder import RunFolder
-from secureafl.runs.layout import EXPERIMENT, RESULT
+from secureafl.runs.layout import EXPERIMENT, PROVENANCE, RESULT, read_json
 from secureafl.runs.summary import summarise
 from secureafl.settings import refuse_old_names, short_name
 from secureafl.toml import read_toml, write_toml
@@ -42,13 +42,22 @@ def stored_experiment(path: Path) -> Experiment:
     """
     stored = read_toml(path / EXPERIMENT)
     refuse_old_names(stored, path)
-    experiment = from_mapping(stored)
+    try:
+        experiment = from_mapping(stored)
+    except ConfigError as error:
+        raise RunError(f"{path / EXPERIMENT}: {error}") from None
     missing = next(_missing(to_mapping(experiment), stored), None)
-    if missing and (path / RESULT).is_file():
+    if missing and ((path / RESULT).is_file() or _begun_by(path) in (None, __version__)):
         # What is missing would get today's default, and the run be taken for another.
         when = f"was made by a version that did not have the setting '{missing[0]}'"
         raise RunError(f"{path}: {when}; choose another --out")
     return experiment
+
+
+def _begun_by(path: Path) -> str | None:
+    """The version that began a run."""
+    sessions = read_json(path / PROVENANCE).get("sessions") or [{}]
+    return sessions[0].get("secureafl")
 
 
 def adopt_settings(folder: RunFolder) -> dict[str, Any]:
