@@ -1,7 +1,9 @@
+import contextlib
 import http.client
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -11,6 +13,7 @@ from dashboard.folders import arrival, evaluation, events, lines, write_run
 
 from secureafl.cli.dashboard import dashboard
 from secureafl.core.errors import ConfigError, RunError
+from secureafl.dashboard import server as dashboard_server
 from secureafl.dashboard.access import Access, is_loopback
 from secureafl.dashboard.messages import Place
 from secureafl.dashboard.server import Dashboard
@@ -254,6 +257,44 @@ def test_taken_port_and_missing_folder_are_clear(tmp_path, serve):
         Dashboard(tmp_path, "127.0.0.1", port, None)
     with pytest.raises(RunError, match="no such folder"):
         Dashboard(tmp_path / "nothing", "127.0.0.1", 0, None)
+
+
+def connect(server: Dashboard) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=5)
+
+
+def test_request_that_trickles_in_is_given_up(tmp_path, serve, monkeypatch):
+    monkeypatch.setattr(dashboard_server, "_HEAD_SECONDS", 0.5)
+    server = serve(write_run(tmp_path / "run", events(10, 5), 10, 5))
+    with connect(server) as line:
+        line.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+        began = time.monotonic()
+        with contextlib.suppress(OSError):  # it is closed while we write
+            while time.monotonic() - began < 5:
+                line.sendall(b"X: y\r\n")
+                time.sleep(0.05)
+        assert time.monotonic() - began < 3
+    stream = ask(server, "/api/stream")
+    time.sleep(0.7)
+    assert first_of(stream, "run")[1]["head"]["rounds"] == 10, "an open page has no such limit"
+
+
+def test_connections_beyond_the_limit_are_closed_and_room_comes_back(tmp_path, serve, monkeypatch):
+    monkeypatch.setattr(dashboard_server, "_MOST_CONNECTIONS", 3)
+    server = serve(write_run(tmp_path / "run", events(10, 5), 10, 5))
+    stalled = [connect(server) for _ in range(3)]
+    time.sleep(0.2)
+    with connect(server) as further:
+        assert further.recv(1) == b""
+    assert server.connections.acquire(blocking=False) is False
+    for line in stalled:
+        line.close()
+    until = time.monotonic() + 5
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            if ask(server, "/").status == 200:
+                return
+    pytest.fail("no room came back")
 
 
 @pytest.mark.parametrize("text", ["", "1", "1.2.3.4.5.6.7", "-9.-9.0.0.0.0.0", "a.b.c.d.e.f.g"])

@@ -1,6 +1,7 @@
 """Messages an attacker might send: a good answer with something wrong about it, at random."""
 
 import io
+import os
 import pickle
 
 import numpy as np
@@ -8,6 +9,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from secureafl.deployment.client_app import named_arrays
 
+# How many messages the slow tests send: SECUREAFL_HOSTILE=10000000 for a night.
+COUNT = int(os.environ.get("SECUREAFL_HOSTILE", "1000000"))
 LAYOUT = {"first.weight": (4, 3), "first.bias": (4,), "last.weight": (2, 4), "scale": ()}
 SIZE = 25
 

@@ -111,8 +111,8 @@ class Network:
     def server_app(self):
         """Process number of the ServerApp; 0 while there is none."""
         try:
-            return int((self.run / "server" / "alive").read_text().split(" ")[0])
-        except (OSError, ValueError):
+            return json.loads((self.run / "server" / "alive.json").read_text())["process"]
+        except OSError:
             return 0
 
     def child(self, name, words):

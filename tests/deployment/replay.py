@@ -13,7 +13,7 @@ from secureafl.core.events import ArrivalEvent, ForgottenEvent
 from secureafl.core.flat_model import flatten
 from secureafl.core.server import Server, Upload
 from secureafl.deployment.messages import REFUSALS
-from secureafl.deployment.secret import SECRET
+from secureafl.deployment.secret import read_secret
 from secureafl.deployment.trainer import ClientOptions, Trainer
 from secureafl.runs.events import read_events
 from secureafl.runtime.records import stored_experiment
@@ -26,7 +26,7 @@ def replayed_weights(path, attack=None):
     events = [e for e in events if isinstance(e, ArrivalEvent | ForgottenEvent)]
     honest = Trainer(dataclasses.replace(made, malicious=0), ClientOptions())
     malicious = Trainer(made, ClientOptions(attack=attack or made.attack))
-    seed = int((path / SECRET).read_text())
+    seed = read_secret(path)
     server = Server(made.defense, made.clients, made.training.server_rate, seed=seed)
     state = server.start(flatten(seeded_model(made, torch.device("cpu"))))
     answers = Counter(e.round - e.staleness for e in events if isinstance(e, ArrivalEvent))

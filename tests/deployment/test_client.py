@@ -4,15 +4,21 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 
 import numpy as np
 import pytest
+from deployment.grids import as_server
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from simulation.small import tiny
 
 from secureafl.core.errors import ConfigError
+from secureafl.deployment import client_app
+from secureafl.deployment.client_app import named_arrays
 from secureafl.deployment.join import ClientService
 from secureafl.deployment.keys import make_certificates, make_key, register, revoke
+from secureafl.deployment.messages import OTHER_VERSION, PROTOCOL, UploadSchema
 from secureafl.deployment.processes import split_address
 from secureafl.deployment.serve import make_address
 from secureafl.deployment.trainer import ClientOptions, Trainer
@@ -21,6 +27,10 @@ from secureafl.experiment import write_experiment
 
 TINY = "reference.tiny_task:TinyTask"
 WEIGHTS = np.linspace(-0.1, 0.1, 111).astype(np.float32)
+
+
+def job(experiment):
+    return Job(experiment, 0, 0, PROTOCOL)
 
 
 def trained(client_options=None, client=0, version=0, **changes):
@@ -96,12 +106,12 @@ def test_worker_answers_over_its_socket_and_survives_nonsense(tmp_path):
             with socket.socket(socket.AF_UNIX) as line:
                 line.connect(str(place))
                 line.sendall(b"nonsense\n")
-            job = Job(write_experiment(tiny()), 0, 0)
-            update, attack = request_update(str(place), job, WEIGHTS)
+            made = job(write_experiment(tiny()))
+            update, attack = request_update(str(place), made, WEIGHTS)
             np.testing.assert_array_equal(update, trained().update)
             assert attack == ""
             with pytest.raises(RuntimeError, match="unknown setting"):
-                request_update(str(place), job._replace(experiment="x = 1"), WEIGHTS)
+                request_update(str(place), made._replace(experiment="x = 1"), WEIGHTS)
         finally:
             process.terminate()
 
@@ -111,13 +121,37 @@ def test_client_imports_nothing_that_a_message_names(tmp_path, monkeypatch, text
     (tmp_path / "trap.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match="nothing is imported here"):
-        TrainerCache(options_from({"allow": [TINY]})).train(Job(text, 0, 0), WEIGHTS)
+        TrainerCache(options_from({"allow": [TINY]})).train(job(text), WEIGHTS)
 
 
 def test_defence_of_the_servers_own_is_no_matter_of_its_clients():
     text = write_experiment(tiny(defense={"kind": "simulation.spies:Surroundings"}))
-    update, _ = TrainerCache(options_from({"allow": [TINY]})).train(Job(text, 0, 0), WEIGHTS)
+    update, _ = TrainerCache(options_from({"allow": [TINY]})).train(job(text), WEIGHTS)
     np.testing.assert_array_equal(update, trained().update)
+
+
+@pytest.mark.parametrize("said", [{}, {"protocol": PROTOCOL + 1}])
+def test_message_in_another_format_is_answered_with_ones_own(said):
+    as_server()
+    facts = {"experiment": "rounds = 1", "client": 0, "version": 0, **said}
+    arrays = named_arrays(WEIGHTS, {"w": (111,)})
+    content = RecordDict({"arrays": arrays, "request": ConfigRecord(facts)})
+    message = Message(content, dst_node_id=1, message_type="train")
+    answer = client_app.train(message, Context(1, 1, {}, RecordDict(), {}))
+    assert dict(answer.content["secureafl"]) == {"protocol": PROTOCOL}
+    assert UploadSchema({"w": (111,)}).read(answer.content) == OTHER_VERSION
+    with pytest.raises(ConfigError, match="install the same version on both sides"):
+        client_app._own_trainers().train(Job("rounds = 1", 0, 0), WEIGHTS)
+
+
+def test_what_the_worker_cannot_do_is_said_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    service = ClientService("127.0.0.1:1", {}, None, None, False)
+    assert service.complaints() == []
+    (service._home / "worker.log").write_text("warming up\ncannot train: no data\n" * 2)
+    assert service.complaints() == ["cannot train: no data"]
+    assert service.complaints() == []
+    service.stop()
 
 
 def test_client_app_needs_no_torch():
@@ -128,7 +162,7 @@ def test_client_app_needs_no_torch():
 def test_one_data_set_at_a_time_is_kept():
     trainers = TrainerCache(options_from({"allow": [TINY]}))
     for seed in range(3):
-        trainers.train(Job(write_experiment(tiny(seed=seed)), 0, 0), WEIGHTS)
+        trainers.train(job(write_experiment(tiny(seed=seed))), WEIGHTS)
     assert len(trainers._trainers) == 1
 
 

@@ -1,6 +1,7 @@
 """Nothing that was applied is lost, wherever a kill comes."""
 
 import contextlib
+import json
 import os
 import shutil
 from pathlib import Path
@@ -14,16 +15,19 @@ from simulation.spies import Surroundings
 from stepping import threads
 
 from secureafl.core.errors import ConfigError, RunError
+from secureafl.core.events import ForgottenEvent
 from secureafl.core.trees import name_tensors
 from secureafl.deployment import coordinator as module
 from secureafl.deployment.coordinator import Coordinator
-from secureafl.deployment.journal import journals
+from secureafl.deployment.journal import Removal, journals, pack, read_journal
 from secureafl.deployment.messages import Answer
+from secureafl.deployment.recovery import BEFORE
 from secureafl.deployment.secret import SECRET
 from secureafl.deployment.trainer import ClientOptions, Trainer
 from secureafl.report.page import write_report
 from secureafl.runs.layout import EVENTS, read_json
 from secureafl.runs.query import results_table
+from secureafl.runtime.records import stored_experiment
 
 EXPERIMENT = tiny(
     clients=4, rounds=9, attack={"kind": "sign_flip", "factor": 10.0}, malicious=1, forget_after=4
@@ -186,6 +190,58 @@ def test_killed_again_and_again_the_run_ends_as_its_replay(tmp_path, defense):
     assert write_report([path], tmp_path / "report").is_file()
 
 
+@pytest.mark.parametrize("defense", ["secure_afl_hardened", DRAWING])
+@pytest.mark.parametrize("saved", [(), (4,), (4, 4), (3, 4)], ids=str)
+def test_removed_client_is_forgotten_and_the_journal_leads_to_the_same_bits(
+    tmp_path, defense, saved
+):
+    experiment, path = tiny(clients=4, rounds=24, defense=defense), tmp_path / "run"
+    server, clients = begun(experiment, path), Clients(experiment)
+    for node in (5, 6, 7, 8):
+        server.slots.assign(node, 0)
+    for number in range(8):
+        clients.turn(server)
+        if number == 3:
+            if 3 in saved:
+                server.save()
+            before = state_of(server)
+            assert server.remove(6) == [ForgottenEvent(4, 1)]
+            assert server.remove(6) == []
+            forgotten = server._server.forget(opened_copy(experiment, path, tmp_path, before), 1)
+            same_state((4, before[1], named(forgotten)), state_of(server))
+            for _ in range(saved.count(4)):
+                server.save()
+            assert server.slots.assign(9, 4) == 1
+    reached, events = state_of(server), (path / EVENTS).read_bytes()
+    with closed(server):
+        pass
+    with closed(opened(experiment, path)) as again:
+        same_state(state_of(again), reached)
+        assert again.slots.slot(9) == 1
+        assert again.slots.slot(6) is None
+    assert (path / EVENTS).read_bytes() == events
+    (path / "checkpoint.safetensors").unlink(missing_ok=True)
+    if (path / BEFORE).exists() or not saved:
+        with closed(opened(experiment, path)) as again:
+            same_state(state_of(again), reached)
+
+
+def named(state):
+    return name_tensors(state.defense, "defense")
+
+
+def opened_copy(experiment, path, folder, before):
+    """The state before a client was removed, as a folder without that record leads to it."""
+    copy = shutil.copytree(path, folder / "copy")
+    number, journal = max(journals(copy).items())
+    content = read_journal(journal, number)
+    assert isinstance(content.records[-1], Removal)
+    os.truncate(journal, journal.stat().st_size - len(pack(content.records[-1])))
+    with closed(opened(experiment, copy)) as server:
+        same_state(state_of(server), before)
+        return server._state
+
+
 def test_results_know_a_run_that_no_server_app_has_opened_yet(tmp_path):
     Coordinator(EXPERIMENT).create(tmp_path / "run")
     answer = results_table([tmp_path]).query("select rounds, finished, started from runs")
@@ -248,6 +304,58 @@ def test_folder_of_another_experiment_is_refused(tmp_path):
     Coordinator(EXPERIMENT).create(tmp_path / "run")
     with pytest.raises(RunError, match="other settings"):
         Coordinator(tiny(clients=5)).open(tmp_path / "run")
+
+
+def without_setting(path, name):
+    """A run folder as a version that did not have a setting left it."""
+    file = path / "experiment.toml"
+    lines = file.read_text().splitlines()
+    kept = [line for line in lines if not line.startswith(f"{name} =")]
+    assert len(kept) == len(lines) - 1
+    file.write_text("\n".join(kept))
+    facts = read_json(path / "provenance.json")
+    facts["sessions"][0]["secureafl"] = "0.1.0"
+    (path / "provenance.json").write_text(json.dumps(facts))
+
+
+def test_setting_that_a_later_version_added_does_not_end_an_unfinished_run(tmp_path):
+    experiment, path = tiny(clients=4, rounds=9, defense="kardam"), tmp_path / "run"
+    server, clients = begun(experiment, path), Clients(experiment)
+    for _ in range(4):
+        clients.turn(server)
+    server.close()
+    whole, made = ((path / name).read_text() for name in ("experiment.toml", "provenance.json"))
+    without_setting(path, "clip_norm")
+    lost = shutil.copytree(path, tmp_path / "lost")
+    (lost / "provenance.json").write_text(made)  # this version would have written the setting
+    with pytest.raises(RunError, match=r"did not have the setting 'defense\.clip_norm'"):
+        Coordinator(experiment).open(lost)
+    other = tiny(clients=4, rounds=9, defense={"kind": "kardam", "clip_norm": 3.0})
+    with pytest.raises(RunError, match="other settings"):
+        Coordinator(other).open(path)
+    server, clients.lent = opened(experiment, path), {}
+    assert (path / "experiment.toml").read_text() == whole
+    added = [session.get("settings_added") for session in sessions(path)]
+    assert added == [None, {"defense.clip_norm": experiment.defense.clip_norm}]
+    while not server.finished:
+        clients.turn(server)
+    server.close()
+    stored_experiment(path)
+
+
+def sessions(path):
+    return read_json(path / "provenance.json")["sessions"]
+
+
+def test_checkpoint_of_a_defence_that_kept_less_names_the_version(tmp_path, monkeypatch):
+    path = tmp_path / "run"
+    with closed(begun(EXPERIMENT, path)) as server:
+        Clients(EXPERIMENT).turn(server)
+        server.save()
+    monkeypatch.setattr(module, "rebuild", lambda *_: {}["defense.new"])
+    said = r"its checkpoint lacks 'defense.new'.*the version that began it \(\d+\.\d+\.\d+\)"
+    with pytest.raises(RunError, match=said):
+        opened(EXPERIMENT, path)
 
 
 def test_two_servers_cannot_work_on_one_folder(tmp_path):

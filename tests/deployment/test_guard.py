@@ -1,11 +1,14 @@
 """Strangers reach the clients' part of Flower's server and nothing else."""
 
 import asyncio
+import random
+import resource
 from base64 import b64encode
 from datetime import timedelta
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
+from deployment.hostile import COUNT
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.message_pb2 import Message, Metadata
 from flwr.proto.node_pb2 import Node
@@ -13,8 +16,14 @@ from flwr.supercore.date import now
 from flwr.supercore.error import FlowerError
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
-from secureafl.deployment.guard import FleetOnly, is_loopback, replies_only, signer
-from secureafl.deployment.limits import LARGEST_REQUEST, ByteBudget, limit_body
+from secureafl.deployment.guard import FLEET, HEALTH, FleetOnly, is_loopback, replies_only, signer
+from secureafl.deployment.limits import (
+    LARGEST_REQUEST,
+    MOST_BYTES,
+    STRANGERS_REQUEST,
+    ByteBudget,
+    limit_body,
+)
 
 HOME, STRANGER = "127.0.0.1", "203.0.113.9"
 
@@ -220,3 +229,98 @@ def test_waiting_for_a_client_to_go_is_not_limited():
         return await limited()
 
     assert asyncio.run(play())["gone"]
+
+
+PLACES = ["pull-messages", "push-messages", "push-object", "register-node", "../control/start-run"]
+PATHS = [*(FLEET + place for place in PLACES), "/v1/control/list-nodes", HEALTH, "/"]
+NAMES = [b"content-length", b"transfer-encoding", b"host", b"x-forwarded-for", b"forwarded"]
+HOSTS = [STRANGER, "10.0.0.1", "2001:db8::1", "", "localhost.example.org", "x" * 300, "127.0.0.1.x"]
+
+
+def mangled_bytes(rng, content):
+    """Some bytes cut, changed, doubled or put in."""
+    place = rng.randrange(len(content) + 1)
+    return rng.choice([
+        content[:place],
+        content[:place] + rng.randbytes(1) + content[place + 1 :],
+        content * rng.randrange(4),
+        content[:place] + rng.randbytes(rng.randrange(40)) + content[place:],
+    ])  # fmt: skip
+
+
+def hostile_request(rng, real):
+    """A stranger's request: an honest one with something wrong about it; scope and body."""
+    headers = {**real, b"content-length": str(rng.choice([0, 9, 5000, 10**8])).encode()}
+    for _ in range(rng.randrange(1, 4)):
+        name = rng.choice([*headers, *NAMES])
+        how = rng.randrange(4)
+        if how == 0:
+            headers.pop(name, None)
+        elif how == 1:
+            headers[name] = rng.choice([b"", b"-1", b"chunked", b"127.0.0.1", b"9" * 40, b"0x10"])
+        else:
+            headers[name] = mangled_bytes(rng, headers.get(name, b""))
+    path = rng.choice(PATHS)
+    if rng.random() < 0.3:
+        path = mangled_bytes(rng, path.encode()).decode(errors="replace")
+    client = rng.choice([None, *((host, 5) for host in HOSTS)])
+    kind = "http" if rng.random() < 0.95 else rng.choice(["websocket", "x", ""])
+    body = [rng.randbytes(rng.choice([0, 1, 100, 6000])) for _ in range(rng.randrange(1, 5))]
+    return {"type": kind, "path": path, "client": client, "headers": list(headers.items())}, body
+
+
+async def send_hostile(rng, count):
+    """Send requests to a guard; every one must be answered, and nothing be left behind."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    real = [heads(key, at) for at in (0.0, -3600.0)]
+    known = signer({public_key_to_bytes(key.public_key()): 7}.get)
+    read = 0
+
+    async def inner(scope, receive, send):
+        nonlocal read
+        assert scope["type"] == "http"
+        assert scope["path"].startswith(FLEET) or scope["path"] == HEALTH
+        while (message := await receive())["type"] == "http.request":
+            read += len(message["body"])
+            if not message["more_body"]:
+                break
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    budget, answers = ByteBudget(), {}
+    guard = FleetOnly(inner, known, budget)
+    for _ in range(count):
+        scope, body = hostile_request(rng, rng.choice(real))
+        pieces = iter([(piece, True) for piece in body[:-1]] + [(body[-1], False)])
+
+        async def receive(pieces=pieces):
+            piece, more = next(pieces, (b"", False))
+            return {"type": "http.request", "body": piece, "more_body": more}
+
+        async def send(message):
+            if "status" in message:
+                answers[message["status"]] = answers.get(message["status"], 0) + 1
+
+        read = 0
+        await guard(scope, receive, send)
+        signed = known(dict(scope["headers"])) is not None
+        assert read <= (LARGEST_REQUEST if signed else STRANGERS_REQUEST), scope
+    assert sum(answers.values()) == count
+    assert (budget._left, dict(budget._held)) == (MOST_BYTES, {})
+    return answers
+
+
+def test_hostile_requests_are_answered_and_reach_nothing_but_the_clients_part():
+    answers = asyncio.run(send_hostile(random.Random(3), 1500))
+    assert answers.keys() == {200, 401, 403, 413}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+def test_many_hostile_requests_to_the_guard_take_no_memory():
+    rng = random.Random(4)
+    asyncio.run(send_hostile(rng, 5_000))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    answers = asyncio.run(send_hostile(rng, COUNT // 10))
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    print(answers, f"memory grew by {grown / 2**10:.0f} MiB")
+    assert grown < 32 * 2**10  # KiB

@@ -5,7 +5,17 @@ import numpy as np
 import pytest
 
 from secureafl.core.errors import RunError
-from secureafl.deployment.journal import Entry, Journal, journal_path, journals, pack, read_journal
+from secureafl.deployment.journal import (
+    FORMAT,
+    Entry,
+    Journal,
+    Removal,
+    count_rounds,
+    journal_path,
+    journals,
+    pack,
+    read_journal,
+)
 
 
 def entry(number, reason=""):
@@ -38,7 +48,7 @@ def test_entries_come_back_as_they_were(tmp_path):
     write(tmp_path, 5, *ENTRIES[:2])
     path = write(tmp_path, 5, ENTRIES[2])
     content = read(tmp_path)
-    for found, made in zip(content.entries, ENTRIES, strict=True):
+    for found, made in zip(content.records, ENTRIES, strict=True):
         same(found, made)
     assert (content.end, content.fault) == (path.stat().st_size, "")
 
@@ -50,7 +60,7 @@ def test_cut_anywhere_the_whole_entries_before_it_are_there(tmp_path):
     for cut in range(head, len(whole)):
         journal_path(tmp_path, 5).write_bytes(whole[:cut])
         content = read(tmp_path)
-        assert len(content.entries) == sum(end <= cut for end in ends[1:])
+        assert len(content.records) == sum(end <= cut for end in ends[1:])
         assert content.end == max(end for end in ends if end <= cut)
         assert content.cut == (cut not in ends)
 
@@ -68,14 +78,14 @@ def test_any_changed_byte_is_a_fault_at_its_record(tmp_path):
             continue
         content = read(tmp_path)
         assert content.fault
-        assert len(content.entries) == sum(end <= place for end in ends[1:])
+        assert len(content.records) == sum(end <= place for end in ends[1:])
 
 
 def test_record_that_is_missing_or_doubled_is_a_fault(tmp_path):
     write(tmp_path, 5, ENTRIES[0], ENTRIES[2])
     assert read(tmp_path).fault == "journal-5.bin has round 7 for 6"
     write(tmp_path, 0, entry(0), entry(0))
-    assert len(read(tmp_path, 0).entries) == 1
+    assert len(read(tmp_path, 0).records) == 1
     assert read(tmp_path, 0).fault
 
 
@@ -85,10 +95,12 @@ def test_journal_under_anothers_name_is_a_fault(tmp_path):
     assert read(tmp_path, 5).fault == "journal-5.bin is missing"
 
 
-@pytest.mark.parametrize("head", [b"SAFJ" + bytes(40), b"SAFLJRNL\3\0\0\0" + bytes(8)])
+@pytest.mark.parametrize("head", [b"SAFJ" + bytes(40), b"SAFLJRNL\2\0\0\0" + bytes(8)])
 def test_journal_of_another_version_is_refused_with_both_formats(tmp_path, head):
     journal_path(tmp_path, 5).write_bytes(head)
-    with pytest.raises(RunError, match=r"format [13], and this version's is 2; finish the run"):
+    with pytest.raises(
+        RunError, match=rf"format [12], and this version's is {FORMAT}; finish the run"
+    ):
         read(tmp_path)
 
 
@@ -111,4 +123,15 @@ def test_journal_is_for_its_user_alone(tmp_path):
 def test_any_number_of_parameters(tmp_path, size):
     made = entry(0)._replace(update=np.ones(size, np.float32))
     write(tmp_path, 0, made)
-    same(read(tmp_path, 0).entries[0], made)
+    same(read(tmp_path, 0).records[0], made)
+
+
+def test_removed_client_is_a_record_between_two_rounds(tmp_path):
+    removal = Removal(6, 1, 2**63 + 5)
+    write(tmp_path, 5, ENTRIES[0], removal, *ENTRIES[1:])
+    content = read(tmp_path)
+    assert content.fault == ""
+    assert content.records[1] == removal
+    assert count_rounds(content.records) == len(ENTRIES)
+    write(tmp_path, 0, entry(0), removal)
+    assert read(tmp_path, 0).fault == "journal-0.bin has round 6 for 1"

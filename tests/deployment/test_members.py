@@ -5,10 +5,14 @@ import pytest
 from flwr.proto.control_pb2 import ListNodesResponse, RegisterNodeResponse
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from typer.testing import CliRunner
 
+from secureafl.cli.app import app
 from secureafl.core.errors import ConfigError
 from secureafl.deployment.keys import load_public, make_key, register, revoke
 from secureafl.deployment.members import MemberList, connect
+from secureafl.deployment.nodes import Node, RevokedNodes, read_nodes
+from secureafl.deployment.slots import SlotRegistry
 
 
 class Control:
@@ -56,7 +60,7 @@ def said():
 
 @pytest.fixture
 def members(control, run, said):
-    return MemberList(control, run / "server" / "keys", said.append)
+    return MemberList(control, run, said.append)
 
 
 def key_of(path):
@@ -84,8 +88,31 @@ def test_revoked_key_is_put_out_whatever_this_process_knew(tmp_path, run, contro
     register(make_key(tmp_path / "alice"), run)
     members.sync()
     revoke("alice", run)
-    MemberList(control, run / "server" / "keys", said.append).sync()  # a later serve
+    later = MemberList(control, run, said.append)  # a later serve
+    later.sync()
     assert control.live() == set()
+    assert read_nodes(run) == [Node(1, "alice", False)]
+    assert RevokedNodes(run).read() == set()
+    later.sync()
+    assert RevokedNodes(run).read() == {1}
+
+
+def test_list_of_keys_names_nodes_and_their_slots(tmp_path, run, members):
+    listed = ["keys", "list", "--run", str(run)]
+    assert "nobody yet" in CliRunner().invoke(app, listed).output
+    for name in ("alice", "bob", "carol"):
+        register(make_key(tmp_path / name), run)
+    members.sync()
+    revoke("bob", run)
+    members.sync()
+    members.sync()
+    (number,) = [node.number for node in read_nodes(run) if node.name == "carol"]
+    SlotRegistry(run, 3, 0).assign(number, 0)
+    lines = CliRunner().invoke(app, listed).output.splitlines()
+    assert [line.split("  ")[::2] for line in lines] == [
+        ["alice", "no slot yet"],
+        ["carol", "client 0"],
+    ]
 
 
 def test_key_that_was_revoked_once_is_told_of_once(tmp_path, run, control, members, said):

@@ -1,11 +1,12 @@
 import urllib.request
 
+import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from secureafl.core.events import ArrivalEvent, ForgottenEvent
+from secureafl.deployment.logs import Log, rotate
 from secureafl.deployment.metrics import Metrics
-from secureafl.deployment.processes import free_port
 
 
 def values(text):
@@ -36,11 +37,39 @@ def test_everything_is_counted():
     assert found["secureafl_step_seconds_count",] == 3
     assert found["secureafl_round",] == 3
     assert found["secureafl_clients",] == 2
+    assert found["secureafl_refused_share",] == pytest.approx(2 / 3)
 
 
 def test_metrics_are_published_to_this_machine():
-    port = free_port()
-    stop = counted().publish(port)
+    port, stop = counted().publish(0)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
         assert values(page.read().decode())["secureafl_round",] == 3
     stop()
+
+
+def test_logs_are_put_aside_and_the_oldest_dropped(tmp_path):
+    path = tmp_path / "log.jsonl"
+    log = Log(path)
+    for number in range(7):
+        log("arrival", round=number)
+        rotate(path, held_open=False, largest=10)
+    names = sorted(file.name for file in tmp_path.iterdir())
+    assert names == [f"log.jsonl.{number}" for number in (1, 2, 3, 4)]
+    assert [f'"round": {6 - n}' in (tmp_path / names[n]).read_text() for n in range(4)] == [
+        True
+    ] * 4
+    rotate(path, held_open=False)
+    log("arrival", round=7)
+    rotate(path, held_open=False)
+    assert path.exists(), "it is small"
+
+
+def test_log_of_another_process_is_emptied_and_written_on(tmp_path):
+    path = tmp_path / "superlink.log"
+    with path.open("ab") as child:
+        child.write(b"first\n" * 10)
+        child.flush()
+        rotate(path, held_open=True, largest=10)
+        child.write(b"then\n")
+    assert path.read_bytes() == b"then\n"
+    assert (tmp_path / "superlink.log.1").read_bytes() == b"first\n" * 10

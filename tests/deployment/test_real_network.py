@@ -1,5 +1,6 @@
 """Real processes: SuperLink, SuperExec, ServerApp, SuperNodes, workers; TLS and keys."""
 
+import json
 import os
 import random
 import signal
@@ -121,6 +122,9 @@ def test_strangers_are_refused_and_the_server_stops_and_goes_on(tmp_path):
         page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
         assert "secureafl_clients 2.0" in page
         assert "secureafl_updates_accepted_total" in page
+        assert "secureafl_server_app_up 1.0" in page
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health") as health:
+            assert json.load(health)["problems"] == []
 
         # Plain text to a server that speaks TLS: no answer, and the node is not let in.
         with socket.create_connection(("127.0.0.1", net.port), timeout=10) as line:
@@ -137,6 +141,8 @@ def test_strangers_are_refused_and_the_server_stops_and_goes_on(tmp_path):
         # A key that is taken away.
         revoke("two", net.run)
         net.wait(lambda: net.told("gone"), 120, "node that went")
+        net.wait(lambda: net.told("slot_free"), 20, "free slot")
+        assert net.told("slot_free")[0]["node"] == net.told("gone")[0]["node"]
         net.wait(lambda: "not let in" in net.log("two").read_text(), 120, "refusal")
         time.sleep(20)
         assert len(net.told("here")) == 2

@@ -8,12 +8,14 @@ import torch
 from deployment.test_coordinator import Clients, begun, closed, opened, same_state, state_of
 from simulation.small import tiny
 
-from secureafl.core.errors import RunError
+from secureafl.core.errors import RunError, SecureAflError
 from secureafl.deployment import recovery
 from secureafl.deployment.coordinator import Coordinator
+from secureafl.deployment.journal import FORMAT
 
 EXPERIMENT = tiny(clients=4, rounds=40, defense="async_sgd")
 ROUNDS = 10
+NODES = {5: 0, 6: 1, 7: 2, 8: 3}  # and their slots
 
 
 @pytest.fixture(scope="module")
@@ -22,11 +24,13 @@ def reference(tmp_path_factory):
     path = tmp_path_factory.mktemp("whole") / "run"
     with closed(begun(EXPERIMENT, path)) as server:
         clients = Clients(EXPERIMENT)
+        for node in NODES:
+            server.slots.assign(node, 0)
         for number in range(ROUNDS):
             if number in (3, 6):
                 server.save()
             clients.turn(server)
-        return path, state_of(server)
+        return path, state_of(server), server._server.seed
 
 
 @pytest.fixture
@@ -67,6 +71,11 @@ def test_whole_folder_gives_its_state(reference, run):
     ).keys()
     with closed(opened(EXPERIMENT, run)) as server:
         same_state(state_of(server), reference[1])
+
+
+def test_what_holds_updates_is_for_its_user_alone(run):
+    found = {path.name for path in run.iterdir() if path.stat().st_mode & 0o077 == 0}
+    assert found >= PRIVATE
 
 
 def test_flipped_byte_in_the_journal_says_which_rounds_are_lost(run):
@@ -141,8 +150,9 @@ def test_cut_events_are_noticed(run):
 
 
 def test_checkpoint_of_another_version_is_refused_with_both_formats(run, monkeypatch):
-    monkeypatch.setattr(recovery, "FORMAT", 3)
-    refused(run, r"checkpoint.safetensors: is of format 2.*finish the run with that version")
+    monkeypatch.setattr(recovery, "FORMAT", FORMAT + 1)
+    said = rf"checkpoint.safetensors: is of format {FORMAT}.*finish the run with that version"
+    refused(run, said)
 
 
 def test_nothing_older_than_the_checkpoint_before_the_last_is_kept(run):
@@ -156,25 +166,52 @@ def test_nothing_older_than_the_checkpoint_before_the_last_is_kept(run):
     ]
 
 
-FILES = [
+def test_lost_slots_are_noticed_and_their_nodes_are_new_clients_if_that_is_accepted(run):
+    slots = run / "slots.jsonl"
+    whole = slots.read_bytes()
+    slots.write_bytes(whole[: whole.rfind(b"{")])
+    refused(run, "slots.jsonl has 3 of 4 lines")
+    slots.unlink()
+    refused(run, "slots.jsonl has 0 of 4 lines")
+    slots.write_bytes(whole.replace(b'"node": 7', b'"node": 9'))
+    refused(run, "slots.jsonl is damaged at its line 3")
+    assert accepted(run) == ROUNDS
+    with closed(opened(EXPERIMENT, run)) as server:
+        assert [server.slots.slot(node) for node in NODES] == [0, 1, None, None]
+    assert list(run.glob("slots.jsonl.damaged"))
+
+
+PRIVATE = {
     "checkpoint.safetensors",
     "checkpoint-before.safetensors",
     "journal-3.bin",
     "journal-6.bin",
+}
+FILES = [
+    *sorted(PRIVATE),
     "events.jsonl",
+    "slots.jsonl",
+    "experiment.toml",
+    "provenance.json",
+    "server/secret",
 ]
+KINDS = ["flip", "flip", "cut", "missing", "swap", "folder", "closed"]
 
 
 def injure(run, rng):
     """One fault, drawn; what it was."""
-    path, kind = run / rng.choice(FILES), rng.choice(["flip", "flip", "cut", "missing", "swap"])
+    path, kind = run / rng.choice(FILES), rng.choice(KINDS)
     size = path.stat().st_size
     if kind == "flip":
         flip(path, rng.randrange(size))
     elif kind == "cut":
         path.write_bytes(path.read_bytes()[: rng.randrange(size)])
-    elif kind == "missing":
+    elif kind in ("missing", "folder"):
         path.unlink()
+        if kind == "folder":  # cannot be read, whoever asks
+            path.mkdir()
+    elif kind == "closed":
+        path.chmod(0)  # which root does not notice
     else:
         other = run / rng.choice(FILES)
         one, two = path.read_bytes(), other.read_bytes()
@@ -193,13 +230,15 @@ def test_every_fault_ends_in_the_right_state_or_in_a_clear_line(reference, tmp_p
         what = injure(run, rng)
         try:
             server = opened(EXPERIMENT, run)
-        except RunError as error:
+        except SecureAflError as error:
             ends["told"] += 1
             lines.append(str(error))
         else:
             with closed(server):
                 assert server.round == ROUNDS, what
                 assert torch.equal(server.weights, reference[1][1]), what
+                assert {node: server.slots.slot(node) for node in NODES} == NODES, what
+                assert server._server.seed == reference[2], what
             ends["right"] += 1
         shutil.rmtree(run)
     print(ends)

@@ -8,12 +8,13 @@ from deployment.hostile import hostile
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from simulation.small import tiny
 
-from secureafl.core.events import ArrivalEvent
+from secureafl.core.events import ArrivalEvent, ForgottenEvent
 from secureafl.deployment import server_app
 from secureafl.deployment.client_app import named_arrays
 from secureafl.deployment.coordinator import Coordinator
 from secureafl.deployment.logs import Log
 from secureafl.deployment.messages import REFUSALS
+from secureafl.deployment.nodes import Node, write_nodes
 from secureafl.deployment.options import Options
 from secureafl.deployment.server_app import RequestLoop
 from secureafl.deployment.worker import Job, TrainerCache, options_from
@@ -216,6 +217,36 @@ def test_slot_of_a_forgotten_client_goes_to_a_new_one_whose_first_upload_is_a_fi
     assert firsts[1] <= now
 
 
+def test_slot_of_a_revoked_client_is_free_at_once(tmp_path, clock):
+    experiment = tiny(clients=2, rounds=60, defense="secure_afl")
+    server = Server(tmp_path, {5: honest, 6: honest, 7: honest}, clock, experiment)
+    server.turns(6)
+    assert server.coordinator.slots.slot(7) is None
+    write_nodes(server.path, [Node(5, "alice", True), Node(6, "bob", False)])
+    began = server.coordinator.round
+    events = server.run()
+    assert server.coordinator.slots.slot(7) == 0
+    assert [facts["node"] for what, facts in server.told if what == "slot_free"] == [5]
+    asked = [facts["node"] for what, facts in server.told if what == "arrival"]
+    assert 5 not in asked[began:]
+    assert set(asked[began:]) == {6, 7}
+    firsts = [e.round for e in events if e.client == 0 and e.scores["lipschitz"] is None]
+    assert len(firsts) == 2, "the new client is a first contact"
+    assert [e for e in read_events(server.path) if isinstance(e, ForgottenEvent)] == [
+        ForgottenEvent(began, 0)
+    ]
+
+
+def test_client_that_understands_other_messages_is_named_and_costs_no_round(tmp_path, clock):
+    def other(message):
+        return [reply(message, RecordDict({"secureafl": ConfigRecord({"protocol": 99})}))]
+
+    server = Server(tmp_path, {5: honest, 6: other}, clock)
+    events = server.run()
+    assert {event.client for event in events} == {server.coordinator.slots.slot(5)}
+    assert server.reasons() == {"other_version"}
+
+
 def test_flower_app_of_a_user_sends_trained_models(tmp_path, clock):
     def user(message):
         state = message.content["arrays"].to_torch_state_dict()
@@ -278,6 +309,22 @@ def test_journal_that_cannot_be_written_ends_the_server(tmp_path, clock, monkeyp
         server.turns(10)
     monkeypatch.undo()
     server.coordinator.close()
+
+
+def test_full_disk_is_told_once_and_waited_for_without_losing_an_answer(
+    tmp_path, clock, monkeypatch
+):
+    server = Server(tmp_path, dict.fromkeys((5, 6), honest), clock)
+    server.turns(4)
+    before = server.coordinator.round
+    monkeypatch.setattr(server_app, "shortage", lambda *_: "disk full: 3 MB free")
+    server.turns(20)
+    assert server.coordinator.round == before
+    assert [f["said"] for w, f in server.told if w == "disk_full"] == ["disk full: 3 MB free"]
+    monkeypatch.setattr(server_app, "shortage", lambda *_: "")
+    assert [event.round for event in server.run()] == list(range(30))
+    assert [what for what, _ in server.told].count("disk_free") == 1
+    assert server.reasons() == set()
 
 
 def test_honest_answers_to_a_diverged_model_are_refused_but_not_slowed_down(tmp_path, clock):

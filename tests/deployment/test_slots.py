@@ -39,17 +39,28 @@ def test_line_that_a_kill_has_cut_is_passed_over(tmp_path, cut):
     assert SlotRegistry(tmp_path, 3, 0).slot(4) == 1
 
 
-def test_altered_file_is_named(tmp_path):
-    (tmp_path / SLOTS).write_text("[1]\n")
-    with pytest.raises(RunError, match="damaged"):
+@pytest.mark.parametrize("spoil", [
+    lambda lines: [b"[1]\n", *lines],
+    lambda lines: [lines[0].replace(b'"node": 9', b'"node": 8'), lines[1]],
+    lambda lines: [lines[1]],
+    lambda lines: [lines[0], lines[0], lines[1]],
+    lambda lines: [lines[1], lines[0]],
+])  # fmt: skip
+def test_altered_file_is_named(tmp_path, spoil):
+    slots = SlotRegistry(tmp_path, 3, 0)
+    slots.assign(9, 5)
+    slots.assign(7, 6)
+    lines = (tmp_path / SLOTS).read_bytes().splitlines(keepends=True)
+    (tmp_path / SLOTS).write_bytes(b"".join(spoil(lines)))
+    with pytest.raises(RunError, match=r"slots\.jsonl is damaged at its line [12]"):
         SlotRegistry(tmp_path, 3, 0)
 
 
 def test_forgotten_slot_is_its_owners_until_somebody_needs_it(tmp_path):
     slots = SlotRegistry(tmp_path, 1, 100)
     slots.assign(1, 0)
-    slots.mark_active(0)
-    slots.release(0)
+    slots.mark_active(0, 1)
+    slots.release(0, 2)
     assert slots.assign(1, 5) == 0
     assert slots.assign(2, 6) == 0
     assert slots.slot(1) is None
@@ -59,9 +70,9 @@ def test_forgotten_slot_is_its_owners_until_somebody_needs_it(tmp_path):
 def test_client_that_uploads_again_keeps_its_slot(tmp_path):
     slots = SlotRegistry(tmp_path, 1, 100)
     slots.assign(1, 0)
-    slots.mark_active(0)
-    slots.release(0)
-    slots.mark_active(0)
+    slots.mark_active(0, 1)
+    slots.release(0, 2)
+    slots.mark_active(0, 3)
     assert slots.assign(2, 6) is None
 
 
@@ -70,6 +81,31 @@ def test_slot_of_a_node_that_never_uploaded_can_be_taken_after_long(tmp_path):
     slots.assign(1, 50)
     assert slots.assign(2, 150) is None
     assert slots.assign(2, 151) == 0
+
+
+def test_slot_of_a_node_that_was_put_out_goes_to_another(tmp_path):
+    slots = SlotRegistry(tmp_path, 1, 0)
+    slots.assign(1, 0)
+    slots.mark_active(0, 3)
+    assert slots.assign(2, 4) is None
+    slots.remove(1)
+    assert slots.is_released(0)
+    assert slots.assign(2, 4) == 0
+    assert not slots.is_released(0)
+
+
+def test_what_an_earlier_owner_did_is_not_taken_for_the_new_ones_after_a_restart(tmp_path):
+    slots = SlotRegistry(tmp_path, 1, 100)
+    slots.assign(1, 0)
+    slots.mark_active(0, 0)
+    slots.release(0, 101)
+    slots.assign(2, 101)
+    again = SlotRegistry(tmp_path, 1, 100)  # which is told of all arrivals once more
+    again.mark_active(0, 0)
+    again.release(0, 101)
+    assert not again.is_released(0)
+    assert again.assign(3, 150) is None, "the slot is node 2's"
+    assert again.assign(3, 202) == 0, "but node 2 never uploaded"
 
 
 @given(nodes=st.lists(st.integers(0, 2**64 - 1), max_size=30))

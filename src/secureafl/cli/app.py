@@ -15,6 +15,8 @@ from secureafl import __version__
 from secureafl.cli import data as data_sets
 from secureafl.cli import deploy
 from secureafl.cli.bench import EXAMPLE, bench
+from secureafl.cli.check import EXAMPLE as CHECK_EXAMPLE
+from secureafl.cli.check import check
 from secureafl.cli.dashboard import EXAMPLE as DASHBOARD_EXAMPLE
 from secureafl.cli.dashboard import dashboard
 from secureafl.cli.given import settings_given
@@ -288,6 +290,7 @@ def list_(
 
 
 app.command(epilog=EXAMPLE)(bench)
+app.command(epilog=CHECK_EXAMPLE)(check)
 app.command(epilog=DASHBOARD_EXAMPLE)(dashboard)
 app.command(epilog=data_sets.EXAMPLE)(data_sets.data)
 app.command(epilog=REDTEAM_EXAMPLE)(redteam)

@@ -35,7 +35,7 @@ class Protected(StrEnum):
     upload = "upload"
 
 
-keys = typer.Typer(help="Make, register and revoke the keys of nodes, and make certificates.")
+keys = typer.Typer(help="Keys of nodes: make, register, list, revoke. Certificates: make, renew.")
 
 Run = Annotated[Path, typer.Option(help="Run folder of the server.")]
 
@@ -182,6 +182,8 @@ def _keep_joined(member: Any, told: list[int]) -> None:
         if refusal and refused < joined:
             refused = joined
             print(f"not let in: {refusal}", file=sys.stderr, flush=True)
+        for line in member.complaints():
+            print(line, file=sys.stderr, flush=True)
         time.sleep(_TURN_SECONDS)
 
 
@@ -224,11 +226,22 @@ def register(
 def revoke(
     name: Annotated[str, typer.Argument(help="Name it is registered under.")], run: Run
 ) -> None:
-    """Put a key's owner out of a run."""
+    """Put a key's owner out of a run; its slot is free for another client."""
     _require_flower()
     from secureafl.deployment import keys as files
 
     files.revoke(name, run)
+
+
+@keys.command("list", epilog="Example: secureafl keys list --run runs/real")
+def list_(run: Run) -> None:
+    """Show whose keys are let in, and which client of the run each is."""
+    _require_flower()
+    from secureafl.deployment.nodes import describe_nodes
+    from secureafl.runs.folder import require_kind
+
+    require_kind(run, deployed=True)
+    print("\n".join(describe_nodes(run)) or "nobody yet: 'secureafl serve' lets keys in")
 
 
 @keys.command("ca", epilog="Example: secureafl keys ca certificates --host learn.example.org")
@@ -244,6 +257,21 @@ def ca(
 
     make_certificates(folder, host or [])
     print(f"{folder}: give ca.crt to the clients; ca.key signs, keep it away from the server")
+
+
+@keys.command("renew", epilog="Example: secureafl keys renew certificates")
+def renew(
+    folder: Annotated[Path, typer.Argument(help="Folder of 'secureafl keys ca', with ca.key.")],
+    host: Annotated[
+        list[str] | None, typer.Option(help="Other names or addresses than before.")
+    ] = None,
+) -> None:
+    """Make another certificate of the server by the same authority; clients need nothing new."""
+    _require_flower()
+    from secureafl.deployment.keys import renew_certificate
+
+    ends = renew_certificate(folder, host or [])
+    print(f"{folder}: good until {ends:%d %B %Y}; a server that reads this folder takes it at once")
 
 
 def _require_flower() -> None:

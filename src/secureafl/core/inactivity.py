@@ -33,6 +33,10 @@ class InactivityTracker:
             self._active.pop(client, None)
             self._active[client] = now
 
+    def drop(self, client: int) -> None:
+        """Note that a client was forgotten for another reason."""
+        self._active.pop(client, None)
+
     def due(self, now: int) -> list[int]:
         """Clients without an upload among the last `forget_after` of `now` arrivals, each once."""
         old = []

@@ -5,10 +5,12 @@ It only reads, only what lies in the run folders it found itself, and only for t
 
 from __future__ import annotations
 
+import io
 import json
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
@@ -38,9 +40,11 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _MOST_STREAMS = 64
+_MOST_CONNECTIONS = 2 * _MOST_STREAMS  # each has a thread
+_HEAD_SECONDS = 10.0  # from connecting until a whole request must be there
 _MOST_FIELDS = 50  # of an address
 _MOST_OVERLAID = 7  # as many colours as there are
-_PATIENCE = 30.0  # seconds a reader may keep us waiting
+_PATIENCE = 30.0  # seconds a reader may take for a piece of the answer
 
 
 class Dashboard(ThreadingHTTPServer):
@@ -53,6 +57,7 @@ class Dashboard(ThreadingHTTPServer):
         self.runs, self.access = Runs(root), access_to(host, token)
         self.files = _files()
         self.streams = threading.BoundedSemaphore(_MOST_STREAMS)
+        self.connections = threading.BoundedSemaphore(_MOST_CONNECTIONS)
         if ":" in host:
             self.address_family = socket.AF_INET6
         try:
@@ -70,6 +75,24 @@ class Dashboard(ThreadingHTTPServer):
         asked = f"?{urlencode({'token': self.access.token})}" if self.access.token else ""
         return f"http://{name}:{port}/{asked}"
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread of its own, as long as there are not too many."""
+        if not self.connections.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread was to be had
+            self.connections.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, and make room for another."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.connections.release()
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Pass over readers who closed the connection."""
         if not isinstance(sys.exception(), OSError):
@@ -80,6 +103,12 @@ class _Handler(BaseHTTPRequestHandler):
     server: Dashboard  # pyrefly: ignore  (of this class, always)
     timeout = _PATIENCE
     server_version, sys_version = "SecureAFL", ""
+
+    def setup(self) -> None:
+        """Give a request a time limit: a byte now and then would hold its thread for ever."""
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(_TimedReader(self.connection))
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing: a token in an address must not get into a log."""
@@ -169,6 +198,26 @@ class _Handler(BaseHTTPRequestHandler):
     def _send_headers(self) -> None:
         for name, value in _HEADERS.items():
             self.send_header(name, value)
+
+
+class _TimedReader(io.RawIOBase):
+    """Reads from a socket until a moment, however the bytes are spread."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection, self._until = connection, time.monotonic() + _HEAD_SECONDS
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the request took too long")
+        self._connection.settimeout(left)
+        try:
+            return self._connection.recv_into(buffer)
+        finally:
+            self._connection.settimeout(_PATIENCE)
 
 
 def _whole_number(text: str) -> int | None:

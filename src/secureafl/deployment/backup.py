@@ -25,7 +25,7 @@ from secureafl.runs.folder import RunFolder, refuse_taken, require_kind
 from secureafl.runs.layout import CHECKPOINT, EVENTS, EXPERIMENT, PROVENANCE, SERVER, is_run
 
 _TRIES = 5
-_FILES = (EVENTS, EXPERIMENT, PROVENANCE, SLOTS, SECRET, CHECKPOINT, BEFORE)
+_FILES = (EVENTS, EXPERIMENT, PROVENANCE, SECRET, CHECKPOINT, BEFORE)
 
 
 def back_up(run: Path, to: Path) -> int:
@@ -56,6 +56,8 @@ def _copy(run: Path, fresh: Path) -> None:
             shutil.copy2(run / name, fresh / name)
     for journal in journals(run).values():
         shutil.copy2(journal, fresh / journal.name)
+    if (run / SLOTS).exists():  # it only grows, and journals say how far it was
+        shutil.copy2(run / SLOTS, fresh / SLOTS)
     if (run / KEYS).is_dir():
         shutil.copytree(run / KEYS, fresh / KEYS)
     if (run / DATABASE).exists():
@@ -76,7 +78,6 @@ def _check(fresh: Path) -> int:
     """The round that a copy leads to; raises if its parts do not fit together."""
     folder = RunFolder(fresh, deployed=True)
     try:
-        found = recover(folder)
-        return (found.checkpoint.round if found.checkpoint else 0) + len(found.entries)
+        return recover(folder).round
     finally:
         folder.close()

@@ -17,13 +17,14 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from secureafl.deployment.messages import ABOUT, ATTACK, TRAINED, UPDATE
+from secureafl.core.errors import ConfigError
+from secureafl.deployment.messages import ABOUT, ATTACK, PROTOCOL, SPEAKS, TRAINED, UPDATE
 from secureafl.deployment.worker import Job, TrainerCache, options_from, request_update
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-REQUEST = "request"  # the record beside the model's arrays: client, version, experiment
+REQUEST = "request"  # the record beside the model's arrays: client, version, experiment, protocol
 WORKER = "worker"  # in a node's settings: the socket of its worker
 ALLOW = "SECUREAFL_ALLOW"  # variable of a node without one: as `join --allow`, with blanks between
 
@@ -38,11 +39,16 @@ def train(message: Message, context: Context) -> Message:
     assert isinstance(request, ConfigRecord)
     shapes = {name: array.shape for name, array in arrays.items()}
     weights = np.concatenate([array.numpy().reshape(-1) for array in arrays.values()])
-    job = Job(**{name: request[name] for name in Job._fields})  # pyrefly: ignore
-    place = context.node_config.get(WORKER)
-    update, attack = (
-        request_update(str(place), job, weights) if place else _own_trainers().train(job, weights)
-    )
+    given = {name: request[name] for name in Job._fields if name in request}
+    job, place = Job(**given), context.node_config.get(WORKER)  # pyrefly: ignore
+    train_on = functools.partial(request_update, str(place)) if place else _own_trainers().train
+    try:
+        update, attack = train_on(job, weights)
+    except (RuntimeError, ConfigError):
+        if job.protocol == PROTOCOL:
+            raise
+        told = RecordDict({ABOUT: ConfigRecord({SPEAKS: PROTOCOL})})
+        return Message(told, reply_to=message)
     content = RecordDict({UPDATE: named_arrays(update, shapes)})
     if attack:
         content[ABOUT] = ConfigRecord({ATTACK: attack})

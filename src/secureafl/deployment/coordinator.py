@@ -23,7 +23,7 @@ from secureafl.core.inactivity import InactivityTracker
 from secureafl.core.ledger import Ledger
 from secureafl.core.server import Server, ServerState, Upload, name_state
 from secureafl.core.trees import name_tensors, rebuild
-from secureafl.deployment.journal import Entry, Journal, journals
+from secureafl.deployment.journal import Entry, Journal, Record, Removal, journals
 from secureafl.deployment.messages import Answer
 from secureafl.deployment.recovery import (
     BEFORE,
@@ -42,7 +42,12 @@ from secureafl.runs.layout import EVENTS, PROVENANCE, read_json
 from secureafl.runtime.clients import Clients
 from secureafl.runtime.devices import ComputeContext, choose_device, on_device
 from secureafl.runtime.events import arrival_event, evaluation_event
-from secureafl.runtime.records import describe_session, require_same, write_result
+from secureafl.runtime.records import (
+    adopt_settings,
+    describe_session,
+    require_same,
+    write_result,
+)
 from secureafl.runtime.root_data import root_data_for
 from secureafl.runtime.setup import seeded_model
 
@@ -113,7 +118,8 @@ class Coordinator:
             reason = answer
         else:
             malicious, update = bool(answer.attack), self._update(answer, version)
-        entry = Entry(self.round, client, version, message, malicious, reason, update)
+        facts = (self.round, client, version, message, malicious, reason, update)
+        entry = Entry(*facts, slots=self.slots.lines)
         self._journal.append(entry)
         with self._compute:
             events = self._apply(entry)
@@ -122,6 +128,25 @@ class Coordinator:
         if self._journal.size > max(_SMALL_JOURNAL, self._state_bytes()):
             self.save()
         return events
+
+    def remove(self, node: int) -> list[Event]:
+        """Forget the client of a node that was put out; its slot is free when this returns."""
+        client = self.slots.slot(node)
+        if client is None or self.slots.is_released(client):
+            return []
+        removal = Removal(self.round, client, node)
+        self._journal.append(removal)
+        with self._compute:
+            events = self._apply_removal(removal)
+        self.folder.append(events)
+        self.folder.flush()
+        return events
+
+    def _apply_removal(self, removal: Removal) -> list[Event]:
+        self._state = self._server.forget(self._state, removal.client)
+        self._inactivity.drop(removal.client)
+        self.slots.remove(removal.node)
+        return [ForgottenEvent(self.round, removal.client)]
 
     def _update(self, answer: Answer, version: int) -> np.ndarray:
         """What the server steps against: as sent, or what makes a step end at the model sent."""
@@ -146,7 +171,7 @@ class Coordinator:
         for client in self._inactivity.due(state.round):
             state = self._server.forget(state, client)
             events.append(ForgottenEvent(state.round, client))
-            self.slots.release(client)
+            self.slots.release(client, state.round)
         self._state: ServerState = state
         if self.round in self._evaluated:
             events.append(self._evaluate())
@@ -168,7 +193,7 @@ class Coordinator:
 
     def _mark_active(self, client: int, now: int) -> None:
         self._inactivity.mark_active(client, now)
-        self.slots.mark_active(client)
+        self.slots.mark_active(client, now)
 
     def _evaluate(self) -> EvaluationEvent:
         return evaluation_event(self.round, self.weights, self._test)
@@ -205,20 +230,21 @@ class Coordinator:
             raise RunError(f"{path}: already finished; see it with 'secureafl report {path}'")
         if read_json(path / PROVENANCE).get("data_fingerprint") != self._data.fingerprint:
             raise RunError(f"{path}: was begun on other data than {self._data.source}")
-        self.slots = SlotRegistry(path, made.clients, made.forget_after)
-        self._inactivity = InactivityTracker(made.forget_after)
         self._before, self._since = 0.0, time.monotonic()
         found = recover(self.folder, accept_loss)
+        self.slots = SlotRegistry(path, made.clients, made.forget_after)
+        self._inactivity = InactivityTracker(made.forget_after)
         self.notes = found.notes  # what was damaged and could be made up for
         self.folder.rewind(found.events_bytes)
         self._events_checksum = EventsChecksum(path)
-        self._start_defense(begun=bool(found.checkpoint or found.entries))
+        self._start_defense(begun=bool(found.checkpoint or found.records))
         lent = self._restore(found.checkpoint) if found.checkpoint else {0: self.weights}
         self._saved = self.round
-        self.folder.add_session(describe_session(made, self.device, self.round))
-        self._journal = Journal(path, found.journal)
+        added = adopt_settings(self.folder)
+        self.folder.add_session(describe_session(made, self.device, self.round, added))
+        self._journal = Journal(path, found.journal, found.journal_records)
         with self._compute:
-            self._replay(found.entries, lent)
+            self._replay(found.records, lent)
         self.folder.flush()
 
     def _start_defense(self, begun: bool) -> None:
@@ -231,7 +257,13 @@ class Coordinator:
         """The state of a checkpoint; returns the models that were lent then, by version."""
         named = {name: torch.from_numpy(array) for name, array in checkpoint.tensors.items()}
         weights = named["weights"].to(self.device)
-        defense = rebuild(self._state.defense, "defense", named)
+        try:
+            defense = rebuild(self._state.defense, "defense", named)
+        except KeyError as error:
+            begun = read_json(self.folder.path / PROVENANCE)["sessions"][0].get("secureafl")
+            lacks = f"its checkpoint lacks {error}, which this version's defence keeps"
+            said = f"{lacks}; finish the run with the version that began it ({begun})"
+            raise RunError(f"{self.folder.path}: {said}") from None
         self._state = ServerState(checkpoint.round, weights, defense, Ledger())
         self._before = checkpoint.seconds
         for event in read_events(self.folder.path):
@@ -239,20 +271,24 @@ class Coordinator:
                 self._mark_active(event.client, event.round)
                 self._malicious |= {event.client} if event.malicious else set()
             elif isinstance(event, ForgottenEvent):
-                self.slots.release(event.client)
+                self.slots.release(event.client, event.round)
+                self._inactivity.drop(event.client)
         self._inactivity.due(checkpoint.round)  # the events name these already
         prefix = "ledger."
         lent = {n: t.to(self.device) for n, t in named.items() if n.startswith(prefix)}
         versions = {int(name.removeprefix(prefix)): model for name, model in lent.items()}
         return {**versions, checkpoint.round: weights}
 
-    def _replay(self, entries: list[Entry], lent: dict[int, Tensor]) -> None:
+    def _replay(self, records: list[Record], lent: dict[int, Tensor]) -> None:
         """Apply what the journal holds; requests without an answer in it are no longer open."""
-        answers = Counter(entry.version for entry in entries)
+        answers = Counter(record.version for record in records if isinstance(record, Entry))
         for version, model in lent.items():
             self._state.ledger.lend(version, model, answers[version])
-        for entry in entries:
-            self.folder.append(self._apply(entry))
+        for record in records:
+            if isinstance(record, Removal):
+                self.folder.append(self._apply_removal(record))
+                continue
+            self.folder.append(self._apply(record))
             self._state.ledger.lend(self.round, self.weights, answers[self.round])
 
     def save(self) -> None:
@@ -262,15 +298,22 @@ class Coordinator:
         arrays = {name: tensor.detach().cpu().numpy() for name, tensor in named}
         self.folder.flush()
         size = (path / EVENTS).stat().st_size
-        arrays[FACTS] = make_facts(self.round, size, self._events_checksum.advance(size))
+        # Clients that were put out since the last checkpoint, if nothing has arrived since.
+        held = self._journal.records if self._journal.number == self.round else 0
+        numbers = (self.round, held, self.slots.lines, size)
+        arrays[FACTS] = make_facts(*numbers, self._events_checksum.advance(size))
         keep_checkpoint(path)
         self.folder.save_checkpoint(arrays, self.round, self._seconds())
         self._saved = self.round
         self._journal.close()
-        self._journal = Journal(path, self.round)
+        self._journal = Journal(path, self.round, held)
         for number, old in journals(path).items():
             if number < needed:
                 old.unlink()
+
+    def checkpoint_bytes(self) -> int:
+        """What a checkpoint takes, about."""
+        return sum(tensor.nbytes for tensor in name_state(self._state).values())
 
     def _state_bytes(self) -> int:
         return sum(t.nbytes for t in name_tensors(self._state.defense, "").values())

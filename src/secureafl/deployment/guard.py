@@ -67,7 +67,8 @@ class FleetOnly:
         elif scope["path"].startswith(FLEET):
             await self._serve_client(scope, receive, send)
         else:
-            await self._inner(scope, limit_body(receive, LARGEST_REQUEST), send)
+            largest = LARGEST_REQUEST if _is_own(scope) else STRANGERS_REQUEST
+            await self._inner(scope, limit_body(receive, largest), send)
 
     async def _serve_client(self, scope: Scope, receive: Receive, send: Send) -> None:
         sender, size = None, _announced(scope)
@@ -90,8 +91,11 @@ class FleetOnly:
 
 
 def _allowed(scope: Scope) -> bool:
-    own = is_loopback((scope.get("client") or ("",))[0])
-    return own or scope["path"].startswith(FLEET) or scope["path"] == HEALTH
+    return _is_own(scope) or scope["path"].startswith(FLEET) or scope["path"] == HEALTH
+
+
+def _is_own(scope: Scope) -> bool:
+    return is_loopback((scope.get("client") or ("",))[0])
 
 
 def is_loopback(host: str) -> bool:

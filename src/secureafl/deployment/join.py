@@ -7,16 +7,16 @@ takes the old one for alive for about a minute, and refuses the new one that lon
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from secureafl.core.errors import ConfigError
 from secureafl.deployment.client_app import WORKER
+from secureafl.deployment.homes import FLOWER, clear_home, make_home
+from secureafl.deployment.logs import rotate
 from secureafl.deployment.processes import (
     end_leftovers,
     environment,
@@ -25,8 +25,10 @@ from secureafl.deployment.processes import (
     start,
     stop,
 )
+from secureafl.deployment.worker import COMPLAINT
 
 _AGAIN_SECONDS, _MOST_SECONDS = 5.0, 30.0  # between two tries: at first, and after several
+_LARGEST_LOG = 4 * 2**20  # bytes; temporary folders are often in memory
 _REASON = "[code:"  # how Flower's line begins that says why
 
 
@@ -50,12 +52,15 @@ class ClientService:
         if key is not None and ca is None:
             raise ConfigError(f"--key {key}: give --ca too; keys are used with TLS only")
         self._server, self._client_options, self._ca, self._key = server, client_options, ca, key
-        self._home = Path(tempfile.mkdtemp(prefix="secureafl-"))  # closed to other users
-        self._env = environment(self._home / "flower")
+        self._home, self._lock = make_home()
+        self._env = environment(self._home / FLOWER)
         self._node: subprocess.Popen[bytes] | None = None
         self._worker: subprocess.Popen[bytes] | None = None
         self._began, self._pause = 0.0, _AGAIN_SECONDS
         self.starts = 0  # of the node
+        self._cleared = True  # whether nothing is left of a node that has ended
+        self._told: set[str] = set()  # complaints
+        self._read = 0  # bytes of the worker's log
 
     @property
     def log(self) -> Path:
@@ -69,13 +74,18 @@ class ClientService:
             command = [sys.executable, "-m", "secureafl.deployment.worker", *words]
             env = {**self._env, "FLWR_HOME": str(self._home)}  # not one of Flower's
             self._worker = start(command, self._home / "worker.log", env)
+        for path in self._home.glob("*.log"):
+            rotate(path, held_open=True, largest=_LARGEST_LOG)
+        ended = self._node is None or self._node.poll() is not None
+        if ended and not self._cleared:
+            end_leftovers(self._home / FLOWER)  # its client apps would wait for it for ever
+            self._cleared = True
         ran = time.monotonic() - self._began
-        if self._node is None or (self._node.poll() is not None and ran >= self._pause):
-            end_leftovers(self._home / "flower")
+        if ended and (self._node is None or ran >= self._pause):
             short = self._node is not None and ran < 2 * _MOST_SECONDS
             self._pause = min(2 * self._pause, _MOST_SECONDS) if short else _AGAIN_SECONDS
             self._node = start(self._supernode(), self.log, self._env)
-            self._began = time.monotonic()
+            self._began, self._cleared = time.monotonic(), False
             self.starts += 1
 
     @property
@@ -95,9 +105,21 @@ class ClientService:
         lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines()]
         return next((line for line in reversed(lines) if line.startswith(_REASON)), "it ended")
 
+    def complaints(self) -> list[str]:
+        """What the worker could not do, each kind once."""
+        path = self._home / "worker.log"
+        if not path.exists() or path.stat().st_size == self._read:
+            return []
+        self._read = path.stat().st_size
+        lines = path.read_text(errors="replace").splitlines()
+        found = dict.fromkeys(line for line in lines if line.startswith(COMPLAINT))
+        fresh = [line for line in found if line not in self._told]
+        self._told |= set(fresh)
+        return fresh
+
     def stop(self) -> None:
         """End both, and leave nothing behind."""
         stop(self._node)
         stop(self._worker)
-        end_leftovers(self._home / "flower")
-        shutil.rmtree(self._home, ignore_errors=True)
+        clear_home(self._home)
+        self._lock.close()

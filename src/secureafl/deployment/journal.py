@@ -3,7 +3,8 @@
 A checkpoint and the journal after it give the same bits again: the server step is a function of
 what it is fed. A journal belongs to one checkpoint by its name and its head, so that an upload is
 never fed to a state that holds it already, wherever between the two files a kill comes. Records
-are numbered by their rounds and carry a checksum; what does not fit is left where it is.
+are numbered by their rounds and carry a checksum; what does not fit is left where it is. That a
+client was put out is a record, too, of the round it happened in.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import struct
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
@@ -23,7 +25,7 @@ from secureafl.core.files import put_private_file
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-FORMAT = 2  # of journals and of what a checkpoint says of itself
+FORMAT = 3  # of journals and of what a checkpoint says of itself
 _FILE = struct.Struct("<8sIQ")  # mark, format, round of the checkpoint
 _FILE_MARK, _FIRST_FORMAT = b"SAFLJRNL", b"SAFJ"  # files of the first format had no head
 _HEAD = struct.Struct("<4sIII")  # mark, bytes of the facts, bytes of the numbers, checksum
@@ -41,12 +43,29 @@ class Entry(NamedTuple):
     malicious: bool
     reason: str  # why it was refused before the server saw it; empty otherwise
     update: Float[np.ndarray, " d"] | None  # None if it was refused
+    slots: int = 0  # lines that the file of slots had then
+
+
+class Removal(NamedTuple):
+    """A client that the defence forgot because its node was put out; no round of its own."""
+
+    round: int  # arrivals before it
+    client: int
+    node: int
+
+
+Record = Entry | Removal
+
+
+def count_rounds(records: Iterable[Record]) -> int:
+    """How many arrivals there are among some records."""
+    return sum(isinstance(record, Entry) for record in records)
 
 
 class Content(NamedTuple):
     """What a journal holds up to its first fault."""
 
-    entries: list[Entry]
+    records: list[Record]
     end: int  # bytes up to there
     fault: str  # what is wrong there; empty: nothing
     cut: bool = False  # whether it is a record that breaks off at the end of the file
@@ -66,9 +85,10 @@ def journals(folder: Path) -> dict[int, Path]:
 class Journal:
     """The file of one checkpoint, to be added to."""
 
-    def __init__(self, folder: Path, number: int) -> None:
-        """That of the checkpoint made after so many arrivals, in a folder of its user alone."""
+    def __init__(self, folder: Path, number: int, records: int = 0) -> None:
+        """That of the checkpoint made after so many arrivals, with the records it has already."""
         self._path = journal_path(folder, number)
+        self.number, self.records = number, records
         if not self._path.exists():
             put_private_file(self._path, _FILE.pack(_FILE_MARK, FORMAT, number))
         self._file = self._path.open("ab")
@@ -78,21 +98,24 @@ class Journal:
         """Bytes in the file."""
         return os.fstat(self._file.fileno()).st_size
 
-    def append(self, entry: Entry) -> None:
-        """Return when the entry is on the disk."""
-        self._file.write(pack(entry))
+    def append(self, record: Record) -> None:
+        """Return when the record is on the disk."""
+        self._file.write(pack(record))
         self._file.flush()
         os.fsync(self._file.fileno())
+        self.records += 1
 
     def close(self) -> None:
         """Release the file."""
         self._file.close()
 
 
-def pack(entry: Entry) -> bytes:
-    """The entry as bytes."""
-    facts = json.dumps(entry._replace(update=None)._asdict()).encode()
-    numbers = b"" if entry.update is None else np.asarray(entry.update, "<f4").tobytes()
+def pack(record: Record) -> bytes:
+    """The record as bytes."""
+    fields = record._asdict()
+    update = fields.pop("update", None)
+    facts = json.dumps(fields).encode()
+    numbers = b"" if update is None else np.asarray(update, "<f4").tobytes()
     return _HEAD.pack(_MARK, len(facts), len(numbers), _checksum(facts, numbers)) + facts + numbers
 
 
@@ -118,7 +141,7 @@ def read_journal(path: Path, number: int) -> Content:
         refuse_format(path, written)
     if begins != number:
         return Content([], 0, f"{path.name} is the journal of round {begins}")
-    return _read_entries(path.name, content, number)
+    return _read_records(path.name, content, number)
 
 
 def refuse_format(path: Path, written: int) -> NoReturn:
@@ -127,24 +150,23 @@ def refuse_format(path: Path, written: int) -> NoReturn:
     raise RunError(f"{path}: is of format {written}, and this version's is {FORMAT}; {remedy}")
 
 
-def _read_entries(name: str, content: bytes, number: int) -> Content:
-    entries: list[Entry] = []
-    at = _FILE.size
+def _read_records(name: str, content: bytes, number: int) -> Content:
+    records: list[Record] = []
+    at, due = _FILE.size, number
     while at < len(content):
-        found = _read_entry(content, at)
+        found = _read_record(content, at)
         if isinstance(found, str):
-            fault = f"{name} {found} at its record {len(entries) + 1}"
-            return Content(entries, at, fault, found == _CUT)
-        if found[0].round != number + len(entries):
-            fault = f"{name} has round {found[0].round} for {number + len(entries)}"
-            return Content(entries, at, fault)
-        entries.append(found[0])
-        at = found[1]
-    return Content(entries, at, "")
+            fault = f"{name} {found} at its record {len(records) + 1}"
+            return Content(records, at, fault, found == _CUT)
+        if found[0].round != due:
+            return Content(records, at, f"{name} has round {found[0].round} for {due}")
+        records.append(found[0])
+        at, due = found[1], due + isinstance(found[0], Entry)
+    return Content(records, at, "")
 
 
-def _read_entry(content: bytes, at: int) -> tuple[Entry, int] | str:
-    """The entry at a place and where it ends, or what is wrong with it."""
+def _read_record(content: bytes, at: int) -> tuple[Record, int] | str:
+    """The record at a place and where it ends, or what is wrong with it."""
     if at + _HEAD.size > len(content):
         return _CUT
     mark, length, size, checksum = _HEAD.unpack_from(content, at)
@@ -156,8 +178,10 @@ def _read_entry(content: bytes, at: int) -> tuple[Entry, int] | str:
     if mark != _MARK or _checksum(facts, numbers) != checksum:
         return "is damaged"
     try:
-        entry = Entry(**json.loads(facts))
-    except (ValueError, TypeError):
+        fields = json.loads(facts)
+        if "node" in fields:
+            return Removal(**fields), end
+        update = None if fields["reason"] else np.frombuffer(numbers, "<f4").copy()
+        return Entry(**fields, update=update), end
+    except (ValueError, TypeError, KeyError):
         return "is altered"
-    update = None if entry.reason else np.frombuffer(numbers, "<f4").copy()
-    return entry._replace(update=update), end

@@ -17,13 +17,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from secureafl.core.errors import ConfigError, RunError
-from secureafl.core.files import put_file
+from secureafl.core.files import put_file, put_private_file
 from secureafl.runs.layout import SERVER, is_deployed
 
 KEYS = Path(SERVER) / "keys"
 CA, CERTIFICATE, SERVER_KEY = "ca.crt", "server.crt", "server.key"
 _CA_KEY = "ca.key"
-_DAYS = 825
+_PLAIN = serialization.PrivateFormat.TraditionalOpenSSL
+_DAYS, _AUTHORITY_DAYS = 825, 3650  # a certificate and its authority are good for
 
 
 def make_key(path: Path) -> Path:
@@ -84,40 +85,95 @@ def make_certificates(folder: Path, hosts: list[str]) -> None:
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder}: not empty; choose another folder")
     folder.mkdir(parents=True, exist_ok=True)
-    authority, key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
+    authority = ec.generate_private_key(ec.SECP384R1())
     issuer = _name("SecureAFL certificate authority")
+    ends = _now() + datetime.timedelta(days=_AUTHORITY_DAYS)
     root = (
-        _builder(issuer, issuer, authority)
+        _builder(issuer, issuer, authority, ends)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs=True), critical=True)
+        .sign(authority, hashes.SHA384())
     )
+    _write_private(folder / _CA_KEY, _private(authority, _PLAIN))
+    put_file(folder / CA, root.public_bytes(serialization.Encoding.PEM))
+    _make_server(folder, hosts, root, authority)
+
+
+def renew_certificate(folder: Path, hosts: list[str]) -> datetime.datetime:
+    """Another key and certificate of the server by the same authority; when it ends.
+
+    Without `hosts` they are those of the certificate that is there.
+    """
+    root = load_certificate(folder / CA)
+    try:
+        key = serialization.load_pem_private_key((folder / _CA_KEY).read_bytes(), None)
+    except OSError as error:
+        remedy = "put it there for as long as this takes"
+        raise ConfigError(f"{folder / _CA_KEY}: {error.strerror}; {remedy}") from None
+    except ValueError:
+        key = None
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != root.public_key():
+        raise ConfigError(f"{folder / _CA_KEY}: not the key of {CA}")
+    if _now() > root.not_valid_after_utc:
+        raise ConfigError(f"{folder / CA}: has ended; make another with 'secureafl keys ca'")
+    return _make_server(folder, hosts or _hosts(load_certificate(folder / CERTIFICATE)), root, key)
+
+
+def _make_server(
+    folder: Path, hosts: list[str], root: x509.Certificate, authority: ec.EllipticCurvePrivateKey
+) -> datetime.datetime:
+    key = ec.generate_private_key(ec.SECP384R1())
     names = dict.fromkeys([*hosts, "127.0.0.1", "localhost"])
+    ends = min(_now() + datetime.timedelta(days=_DAYS), root.not_valid_after_utc)
     server = (
-        _builder(_name(hosts[0] if hosts else "localhost"), issuer, key)
+        _builder(_name(hosts[0] if hosts else "localhost"), root.subject, key, ends)
         .add_extension(x509.SubjectAlternativeName([_host(h) for h in names]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs=False), critical=True)
+        .sign(authority, hashes.SHA384())
     )
-    plain = serialization.PrivateFormat.TraditionalOpenSSL
-    _write_private(folder / _CA_KEY, _private(authority, plain))
-    _write_private(folder / SERVER_KEY, _private(key, plain))
-    for name, made in ((CA, root), (CERTIFICATE, server)):
-        signed = made.sign(authority, hashes.SHA384())
-        (folder / name).write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    put_private_file(folder / SERVER_KEY, _private(key, _PLAIN))
+    put_file(folder / CERTIFICATE, server.public_bytes(serialization.Encoding.PEM))
+    return ends
+
+
+def load_certificate(path: Path) -> x509.Certificate:
+    """The certificate in a file."""
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: no certificate ({error}); see 'secureafl keys ca'") from None
+
+
+def certificate_fits(folder: Path) -> bool:
+    """Whether the server's certificate is that of its key; they are replaced one by one."""
+    try:
+        key = serialization.load_pem_private_key((folder / SERVER_KEY).read_bytes(), None)
+        return key.public_key() == load_certificate(folder / CERTIFICATE).public_key()
+    except (OSError, ValueError, ConfigError):
+        return False
+
+
+def _hosts(certificate: x509.Certificate) -> list[str]:
+    found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    return [str(name.value) for name in found.value]
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, ends: datetime.datetime
 ) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(minutes=5))
-        .not_valid_after(now + datetime.timedelta(days=_DAYS))
+        .not_valid_before(_now() - datetime.timedelta(minutes=5))
+        .not_valid_after(ends)
     )
 
 

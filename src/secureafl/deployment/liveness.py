@@ -6,12 +6,15 @@ process's by then. A ServerApp that `serve` has started leaves with it.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import json
 import os
 import threading
 import time
 from io import BufferedWriter
 from pathlib import Path
+from typing import NamedTuple
 
 from secureafl.core.errors import LockedError, RunError
 from secureafl.core.files import put_file
@@ -22,10 +25,11 @@ APP = _SERVER / "app"
 LOG = _SERVER / "log.jsonl"
 DATABASE = _SERVER / "superlink.db"  # Flower's nodes and messages
 SERVE = _SERVER / "serve.lock"  # held while `serve` runs
-ALIVE = _SERVER / "alive"  # the ServerApp's process, attempt and round
+ALIVE = _SERVER / "alive.json"  # the ServerApp's fields of Liveness
 STOP = _SERVER / "stop"  # asks the ServerApp to stop
 
 _PATIENCE = 2.0  # seconds; a ServerApp holds the lock for an instant to see whether it is free
+_PULSE_SECONDS = 5.0
 _GRACE_SECONDS = 30.0  # between the wish that the ServerApp stops and the end of its process
 
 
@@ -59,18 +63,48 @@ def is_served(out: Path) -> bool:
     return False
 
 
-def write_liveness(out: Path, attempt: str, at_round: int) -> None:
-    """Note that this process is the ServerApp, and its round."""
-    put_file(out / ALIVE, f"{os.getpid()} {attempt} {at_round}".encode())
+class Liveness(NamedTuple):
+    """What a ServerApp says of itself, every few seconds."""
+
+    process: int = 0
+    attempt: str = ""
+    round: int = 0
+    seen: float = 0.0  # when it said so; times are of the system's clock
+    arrived: float = 0.0  # when the last update came in, 0: none did
+    metrics_port: int = 0  # where its metrics are on this machine
 
 
-def read_liveness(out: Path) -> tuple[int, str, int]:
-    """Process, attempt and round of the last ServerApp; (0, "", 0) if there was none."""
+def write_liveness(out: Path, said: Liveness) -> None:
+    """Note how this process, the ServerApp, does."""
+    put_file(out / ALIVE, json.dumps(said._asdict()).encode())
+
+
+def read_liveness(out: Path) -> Liveness:
+    """What the last ServerApp said; nothing if there was none."""
     try:
-        number, attempt, at_round = (out / ALIVE).read_text().split(" ")
-        return int(number), attempt, int(at_round)
-    except (OSError, ValueError):
-        return 0, "", 0
+        return Liveness(**json.loads((out / ALIVE).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return Liveness()
+
+
+class Pulse:
+    """Writes the liveness of this process: after arrivals, and every few seconds."""
+
+    def __init__(self, out: Path, attempt: str, metrics_port: int) -> None:
+        """When the last update came in outlives the process that took it."""
+        self._out = out
+        arrived = read_liveness(out).arrived
+        self._last = Liveness(os.getpid(), attempt, -1, 0.0, arrived, metrics_port)
+
+    def beat(self, at_round: int) -> None:
+        """Note the round; whoever reads it must not wait long."""
+        last, now = self._last, time.time()
+        if at_round == last.round and now - last.seen < _PULSE_SECONDS:
+            return
+        news = last.round not in (-1, at_round)
+        self._last = last._replace(round=at_round, seen=now, arrived=now if news else last.arrived)
+        with contextlib.suppress(OSError):  # on a full disk, which is told of elsewhere
+            write_liveness(self._out, self._last)
 
 
 def should_stop(out: Path, attempt: str) -> bool:

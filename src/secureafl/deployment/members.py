@@ -7,7 +7,7 @@ another node, and whatever was lost between two turns is made up for in the next
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from secureafl.core.errors import ConfigError
-from secureafl.deployment.keys import load_public
+from secureafl.deployment.keys import KEYS, load_public
+from secureafl.deployment.nodes import Node, write_nodes
 
 _SECONDS = 5.0  # that the SuperLink may take to answer
 
@@ -39,9 +40,10 @@ def connect(address: str, ca: Path) -> ControlHttpClient:
 class MemberList:
     """Lets in the owners of the keys in a folder, and puts out everybody else."""
 
-    def __init__(self, control: Any, keys: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, control: Any, run: Path, say: Callable[[str], None]) -> None:
         """`control` is what `connect` returns; `say` is told what is done."""
-        self._control, self._keys, self._say = control, keys, say
+        self._control, self._run, self._say = control, run, say
+        self._written: list[Node] | None = None
         self._told: set[str] = set()  # complaints, which would come again at every turn
 
     def sync(self) -> None:
@@ -50,6 +52,7 @@ class MemberList:
         try:
             nodes = self._control.ListNodes(ListNodesRequest()).nodes_info
             live = [node for node in nodes if node.status != NodeStatus.UNREGISTERED]
+            self._write(nodes)
             for node in live:
                 if node.public_key not in wanted and node.name not in damaged:
                     self._put_out(node)
@@ -62,11 +65,20 @@ class MemberList:
         except httpx.HTTPStatusError as error:
             self._complain(f"keys: the SuperLink says {error.response.text[:200]}")
 
+    def _write(self, nodes: Iterable[Any]) -> None:
+        """Let the ServerApp know who was put out, by Flower's own list."""
+        found = [
+            Node(node.node_id, node.name, node.status == NodeStatus.UNREGISTERED) for node in nodes
+        ]
+        if found != self._written:
+            write_nodes(self._run, found)
+            self._written = found
+
     def _read_keys(self) -> tuple[dict[bytes, str], set[str]]:
         """Names by key, and names of files that hold none: the nodes of these are let be."""
         wanted: dict[bytes, str] = {}
         damaged: set[str] = set()
-        for path in sorted(self._keys.glob("*.pub")):
+        for path in sorted((self._run / KEYS).glob("*.pub")):
             try:
                 wanted[public_key_to_bytes(load_public(path))] = path.stem
             except ConfigError as error:

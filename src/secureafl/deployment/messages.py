@@ -16,17 +16,21 @@ import numpy as np
 if TYPE_CHECKING:
     from jaxtyping import Float
 
+PROTOCOL = 1  # format of requests and answers, raised when one side would misread the other
+
 # Records of an answer: one of the first two, the others may come along.
 UPDATE = "update"  # what the server steps against: gradients, by name of the model's arrays
 TRAINED = "arrays"  # or the arrays of the model after training, as Flower's apps send them
 METRICS = "metrics"  # ignored here
-ABOUT = "secureafl"  # only `join --attack` sends it: attackers of a test name themselves
+ABOUT = "secureafl"  # entries of our own clients
 
-ATTACK = "attack"  # the entry of ABOUT
+ATTACK = "attack"  # entry of ABOUT: with `join --attack`, attackers of a test name themselves
+SPEAKS = "protocol"  # entry of ABOUT, alone: the client has this format and not the server's
 _FLOAT32, _NUMPY = "float32", "numpy.ndarray"
 
 
 NOT_FINITE = "not_finite"
+OTHER_VERSION = "other_version"  # the client understands other messages; no answer either
 FAILED = "failed"  # the client's app raised or crashed, or its node went away: no answer at all
 REFUSALS = frozenset(
     {"wrong_records", "wrong_names", "wrong_type", "wrong_shape", "wrong_size", "wrong_head"}
@@ -59,6 +63,8 @@ class UploadSchema:
     def read(self, content: Mapping[str, Any]) -> Answer | str:
         """The answer in a message's records, or the reason why it is none."""
         names = set(content)
+        if names == {ABOUT} and _entry(content[ABOUT], SPEAKS) is not None:
+            return OTHER_VERSION
         kinds = names & {UPDATE, TRAINED}
         if len(kinds) != 1 or names - {UPDATE, TRAINED, METRICS, ABOUT}:
             return "wrong_records"
@@ -115,5 +121,9 @@ def _numbers(
 
 def _attack(about: Any) -> str:
     """The attack a client says it plays; anything malformed counts as none."""
-    name = about.get(ATTACK) if isinstance(about, Mapping) else None
+    name = _entry(about, ATTACK)
     return name if isinstance(name, str) and len(name) <= 64 and name.isprintable() else ""
+
+
+def _entry(about: Any, name: str) -> object:
+    return about.get(name) if isinstance(about, Mapping) else None

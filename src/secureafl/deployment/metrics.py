@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
@@ -9,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 from secureafl.core.events import ArrivalEvent, Event, ForgottenEvent
 
 _STALENESS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+_LAST = 100  # uploads
 _SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
 
 
@@ -38,16 +40,26 @@ class Metrics:
         self.round = Gauge("secureafl_round", "Arrivals so far", registry=made)
         self.clients = Gauge("secureafl_clients", "Nodes that are here", registry=made)
         self.open = Gauge("secureafl_requests_open", "Requests without a reply", registry=made)
+        self.lag = Gauge(
+            "secureafl_lag_seconds", "From one look for replies to the next", registry=made
+        )
+        self._share = Gauge(
+            "secureafl_refused_share", f"Of the last {_LAST} uploads", registry=made
+        )
+        self._refused: deque[bool] = deque(maxlen=_LAST)
 
-    def count(self, events: list[Event], seconds: float) -> None:
-        """What became of one arrival, and how long the step took."""
-        self._step.observe(seconds)
+    def count(self, events: list[Event], seconds: float | None = None) -> None:
+        """What became of one arrival, if there was one, and how long the step took."""
+        if seconds is not None:
+            self._step.observe(seconds)
         for event in events:
             if isinstance(event, ForgottenEvent):
                 self._forgotten.inc()
             elif isinstance(event, ArrivalEvent):
                 self._staleness.observe(event.staleness)
                 self.round.set(event.round + 1)
+                self._refused.append(not event.accepted)
+                self._share.set(sum(self._refused) / len(self._refused))
                 if event.accepted:
                     self._accepted.inc()
                 else:
@@ -57,10 +69,10 @@ class Metrics:
         """A message that was no arrival."""
         self._dropped.labels(reason).inc()
 
-    def publish(self, port: int) -> Callable[[], None]:
+    def publish(self, port: int) -> tuple[int, Callable[[], None]]:
         """Answer at /metrics, to this machine only: a scraper elsewhere comes through a tunnel.
 
-        Calling what is returned ends it.
+        Port 0 takes any that is free. Returns the port, and what ends it when it is called.
         """
         server, thread = start_http_server(port, "127.0.0.1", self.registry)
 
@@ -69,4 +81,4 @@ class Metrics:
             server.server_close()
             thread.join()
 
-        return end
+        return server.server_port, end

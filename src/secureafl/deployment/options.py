@@ -19,7 +19,8 @@ class Options:
     deadline: float = 600.0  # seconds until an answer is no longer waited for
     answers_per_minute: int = 60  # of one client; whoever is faster has to wait
     poll_seconds: float = 0.25  # between two looks for answers
-    metrics_port: int = 0  # of /metrics, on the server's own machine only; 0: none
+    metrics_port: int = 0  # of /metrics and /health, on the server's own machine only; 0: none
+    min_free_mb: int = 256  # room on the disk below which no update is taken
 
     def __post_init__(self) -> None:
         require(self.deadline > 0, "deadline", self.deadline, "give seconds above 0")
@@ -29,6 +30,8 @@ class Options:
         require(0 < poll <= 60, "poll_seconds", poll, "give seconds above 0, at most 60")
         port = self.metrics_port
         require(0 <= port < 65536, "metrics_port", port, "give a port, or 0 for none")
+        room = self.min_free_mb
+        require(room >= 0, "min_free_mb", room, "give 0 or more")
 
 
 def read_file(path: Path) -> tuple[Experiment, Options]:

@@ -23,11 +23,14 @@ from secureafl.deployment.journal import (
     FORMAT,
     Content,
     Entry,
+    Record,
+    count_rounds,
     journal_path,
     journals,
     read_journal,
     refuse_format,
 )
+from secureafl.deployment.slots import SLOTS, Assignments, read_assignments
 from secureafl.runs.events import encode, last_events, parse
 from secureafl.runs.folder import Checkpoint, RunFolder
 from secureafl.runs.layout import CHECKPOINT, EVENTS
@@ -40,6 +43,8 @@ _BLOCK = 2**20
 class _Facts(NamedTuple):
     format: int
     round: int
+    records: int  # of the journal that begins with this round, which the checkpoint holds already
+    slots: int  # lines that the file of slots had
     events_bytes: int
     events_checksum: int
 
@@ -49,15 +54,18 @@ class Recovered(NamedTuple):
 
     checkpoint: Checkpoint | None
     events_bytes: int  # what events.jsonl is to be cut back to; the entries' events follow
-    entries: list[Entry]
+    records: list[Record]
+    round: int  # where they lead to
     journal: int  # the round that names the journal to go on with
+    journal_records: int  # all that it holds
     notes: list[str]  # what was damaged and could be made up for
 
 
 class _Chain(NamedTuple):
-    """The uploads after a checkpoint, from one journal or several."""
+    """What came after a checkpoint, from one journal or several."""
 
-    entries: list[Entry]
+    records: list[Record]
+    round: int  # where they lead to
     journal: int  # the last one, and what it holds
     content: Content
 
@@ -77,9 +85,12 @@ class EventsChecksum:
         return self._value
 
 
-def make_facts(at_round: int, events_bytes: int, events_checksum: int) -> np.ndarray:
+def make_facts(
+    at_round: int, records: int, slots: int, events_bytes: int, events_checksum: int
+) -> np.ndarray:
     """The array that a checkpoint says of itself."""
-    return np.array(_Facts(FORMAT, at_round, events_bytes, events_checksum), np.int64)
+    facts = _Facts(FORMAT, at_round, records, slots, events_bytes, events_checksum)
+    return np.array(facts, np.int64)
 
 
 def keep_checkpoint(path: Path) -> None:
@@ -94,25 +105,64 @@ def recover(folder: RunFolder, accept_loss: bool = False) -> Recovered:
     With `accept_loss` it is set aside instead, and the run goes on with what is left.
     """
     path = folder.path
+    found = _read(folder)
+    if found.lost and not accept_loss:
+        remedy = "put the files back from a copy, or go on with what is left: --accept-loss"
+        raise RunError(f"{path}: {'; '.join(found.lost)}; {remedy}")
+    chain, size = found.chain, found.facts.events_bytes
+    _mend(path, chain, bool(found.lost), found.damaged)
+    if found.slots.fault:
+        _set_aside(path / SLOTS, copy=True)
+        os.truncate(path / SLOTS, found.slots.end)
+    if found.lost:
+        _set_aside(path / EVENTS, copy=True)
+        size = size if found.events_fit else _keep_whole_lines(path, size)
+    held, notes = len(chain.content.records), found.notes
+    return Recovered(found.checkpoint, size, chain.records, chain.round, chain.journal, held, notes)
+
+
+def find_damage(run: Path) -> list[str]:
+    """A line for everything that is damaged in an unfinished run; nothing is changed."""
+    folder = RunFolder(run, deployed=True)
+    try:
+        found = _read(folder)
+    finally:
+        folder.close()
+    made_up = "what was before it leads to the same state"
+    return [f"{run}: {line}" for line in found.lost] or [
+        f"{run}: {line}; {made_up}" for line in found.notes
+    ]
+
+
+class _Found(NamedTuple):
+    checkpoint: Checkpoint | None
+    facts: _Facts
+    damaged: list[str]  # checkpoints
+    chain: _Chain
+    events_fit: bool  # whether the events before the checkpoint are those it was made with
+    slots: Assignments
+    lost: list[str]  # what cannot be made up for
+    notes: list[str]
+
+
+def _read(folder: RunFolder) -> _Found:
+    path = folder.path
     checkpoint, facts, damaged = _read_checkpoint(folder)
     began = checkpoint.round if checkpoint else 0
-    chain = _read_chain(path, began)
-    reached, applied = began + len(chain.entries), _applied_rounds(path)
+    chain = _read_chain(path, began, facts.records)
+    applied = _applied_rounds(path)
     lost, notes = [], [f"{name} is damaged" for name in damaged]
-    if reached < applied:
+    if chain.round < applied:
         why = "; ".join([*notes, chain.content.fault or "the journals end before them"])
-        lost.append(f"rounds {reached} to {applied - 1} were applied, but {why}")
-    size, fits = facts.events_bytes, _events_fit(path, facts)
+        lost.append(f"rounds {chain.round} to {applied - 1} were applied, but {why}")
+    fits = _events_fit(path, facts)
     if not fits:
         lost.append(f"{EVENTS} was altered or cut before round {began}")
-    if lost and not accept_loss:
-        remedy = "put the files back from a copy, or go on with what is left: --accept-loss"
-        raise RunError(f"{path}: {'; '.join(lost)}; {remedy}")
-    _mend(path, chain, bool(lost), damaged)
-    if lost:
-        _set_aside(path / EVENTS, copy=True)
-        size = size if fits else _keep_whole_lines(path, size)
-    return Recovered(checkpoint, size, chain.entries, chain.journal, notes)
+    slots = read_assignments(path)
+    needed = max([facts.slots, *(r.slots for r in chain.records if isinstance(r, Entry))])
+    if slots.fault or len(slots.lines) < needed:
+        lost.append(slots.fault or f"{SLOTS} has {len(slots.lines)} of {needed} lines")
+    return _Found(checkpoint, facts, damaged, chain, fits, slots, lost, notes)
 
 
 def _read_checkpoint(folder: RunFolder) -> tuple[Checkpoint | None, _Facts, list[str]]:
@@ -126,25 +176,29 @@ def _read_checkpoint(folder: RunFolder) -> tuple[Checkpoint | None, _Facts, list
             continue
         if found is None:
             continue
-        facts = _Facts(*map(int, found.tensors.pop(FACTS, [1, 0, 0, 0])))
-        if facts.format != FORMAT:
-            refuse_format(folder.path / name, facts.format)
+        said = [int(number) for number in found.tensors.pop(FACTS, [1])]
+        if said[0] != FORMAT:
+            refuse_format(folder.path / name, said[0])
+        facts = _Facts(*said)
         if (facts.round, facts.events_bytes) == (found.round, found.events_bytes):
             return found, facts, damaged
         damaged.append(name)
-    return None, _Facts(FORMAT, 0, 0, 0), damaged
+    return None, _Facts(FORMAT, 0, 0, 0, 0, 0), damaged
 
 
-def _read_chain(path: Path, began: int) -> _Chain:
-    """The uploads after a round; where a journal ends that another begins with, that follows."""
-    entries: list[Entry] = []
+def _read_chain(path: Path, began: int, held: int) -> _Chain:
+    """What came after a checkpoint, which holds some records of its journal already.
+
+    Where a journal ends that another begins with, that follows.
+    """
+    records: list[Record] = []
     number = began
     while True:
         content = read_journal(journal_path(path, number), number)
-        entries += content.entries
-        reached = began + len(entries)
+        records += content.records[held if number == began else 0 :]
+        reached = began + count_rounds(records)
         if content.fault or reached == number or reached not in journals(path):
-            return _Chain(entries, number, content)
+            return _Chain(records, reached, number, content)
         number = reached
 
 

@@ -82,6 +82,11 @@ class RequestTracker:
         late = [m for m, r in self._open.items() if now - r.sent > self._deadline]
         return [self._remove(message) for message in late]
 
+    def give_up(self, node: int) -> list[Request]:
+        """Close the requests of a node; a reply to them is unknown from now on."""
+        its = [message for message, request in self._open.items() if request.node == node]
+        return [self._remove(message) for message in its]
+
     def _remove(self, message: str) -> Request:
         request = self._open.pop(message)
         self._busy.discard(request.node)

@@ -7,6 +7,7 @@ seed is in a private file, from before the first upload is applied.
 from __future__ import annotations
 
 import secrets
+import zlib
 from pathlib import Path
 
 from secureafl.core.errors import RunError
@@ -19,14 +20,28 @@ _WHY = "without it the rounds that were applied cannot be computed again"
 
 def keep_secret(run: Path, begun: bool) -> int:
     """The run's seed; a run that is not begun gets one if it has none."""
+    if begun or (run / SECRET).exists():
+        return read_secret(run)
+    seed = secrets.randbits(63)
+    put_private_file(run / SECRET, f"{seed} {_checksum(seed)}".encode())
+    return seed
+
+
+def read_secret(run: Path) -> int:
+    """The seed of a run that has one."""
     path = run / SECRET
     try:
-        return int(path.read_text())
+        seed, checksum = map(int, path.read_bytes().split())
     except FileNotFoundError:
-        if begun:
-            raise RunError(f"{path}: missing; put it back from a copy, {_WHY}") from None
+        raise RunError(f"{path}: missing; put it back from a copy, {_WHY}") from None
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror})") from None
     except ValueError:
-        raise RunError(f"{path}: damaged; put it back from a copy, {_WHY}") from None
-    seed = secrets.randbits(63)
-    put_private_file(path, str(seed).encode())
+        seed, checksum = 0, -1
+    if checksum != _checksum(seed):
+        raise RunError(f"{path}: damaged; put it back from a copy, {_WHY}")
     return seed
+
+
+def _checksum(seed: int) -> int:
+    return zlib.crc32(str(seed).encode())

@@ -11,18 +11,30 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from io import BufferedWriter
 from pathlib import Path
 from typing import NamedTuple
 
+from cryptography import x509
+
 from secureafl.core.errors import ConfigError, RunError
 from secureafl.deployment.app_folder import write_app
 from secureafl.deployment.coordinator import Coordinator
-from secureafl.deployment.keys import CA, CERTIFICATE, KEYS, SERVER_KEY
+from secureafl.deployment.disk import MEGABYTE, find_problem, free_bytes, note_problem
+from secureafl.deployment.keys import (
+    CA,
+    CERTIFICATE,
+    KEYS,
+    SERVER_KEY,
+    certificate_fits,
+    load_certificate,
+)
 from secureafl.deployment.listening import OWN, numeric_host, require_free
 from secureafl.deployment.liveness import APP, DATABASE, LOG, STOP, hold_run, read_liveness
-from secureafl.deployment.logs import Log
+from secureafl.deployment.logs import Log, rotate
 from secureafl.deployment.members import MemberList, connect
+from secureafl.deployment.monitor import Health, Monitor
 from secureafl.deployment.options import TABLE, Options
 from secureafl.deployment.processes import (
     end_leftovers,
@@ -38,13 +50,16 @@ from secureafl.deployment.recovery import recover
 from secureafl.experiment import Experiment, to_mapping
 from secureafl.runs.folder import RunFolder, require_kind
 from secureafl.runs.layout import EXPERIMENT, RESULT
-from secureafl.runtime.records import require_same
+from secureafl.runtime.records import adopt_settings, require_same
 from secureafl.toml import write_toml
 
 _HERE = "here"  # what Flower's settings call the connection to this server
 _START_SECONDS = 120.0  # until a ServerApp must have shown itself
 _STOP_SECONDS = 40.0  # until a ServerApp that was asked to stop has ended itself
 _MOST_STARTS = 5  # in a row, without a round between
+_SILENT_SECONDS = 120.0  # after which a process that should show itself is taken to hang
+_SOON_SECONDS = 30 * 86400.0
+_PROCESSES = ("superlink", "superexec", "server_app")
 
 
 class Address(NamedTuple):
@@ -86,7 +101,7 @@ class Service:
     ) -> None:
         """Make the run folder, or find the one of this experiment; nothing is started yet."""
         self.out, self._address = out.absolute(), address
-        self._home = self.out / APP.parent
+        self._home, self._options = self.out / APP.parent, options
         self._lock = _prepare(experiment, self.out, address, accept_loss)
         (self._home / "flower").mkdir(exist_ok=True)
         (self.out / KEYS).mkdir(exist_ok=True)
@@ -104,17 +119,28 @@ class Service:
         self._exec: subprocess.Popen[bytes] | None = None
         self._attempt, self._submitted = 0, -_START_SECONDS
         self._starts, self._round_then = 0, -1
+        self._restarts = dict.fromkeys(_PROCESSES, 0)
+        self._problem, self._turned = "", time.monotonic()
+        self._certificate: x509.Certificate | None = None  # that the SuperLink has
+        self._ends_soon = False
+        note_problem(self.out, "")  # while there is room for it
+        try:
+            port = options.metrics_port
+            self._monitor = Monitor(self.examine, port) if port else None
+        except ConfigError:
+            self._lock.close()
+            raise
 
     def _member_list(self) -> MemberList | None:
         """Who may join; None where anybody may."""
         folder = self._address.certificates
         if folder is None:
             return None
-        return MemberList(connect(self._address.own, folder / CA), self.out / KEYS, self._say)
+        return MemberList(connect(self._address.own, folder / CA), self.out, self._say)
 
-    def _say(self, line: str) -> None:
-        self._log("keys", said=line)
+    def _say(self, line: str, event: str = "keys") -> None:
         print(line, file=sys.stderr, flush=True)
+        self._log(event, said=line)
 
     def _connection(self) -> str:
         folder = self._address.certificates
@@ -131,16 +157,86 @@ class Service:
 
     def turn(self) -> None:
         """Start whatever does not run."""
-        own = self._home
-        if self._link is None or self._link.poll() is not None:
-            self._link = start(self._superlink(), own / "superlink.log", self._env)
+        self._turned = time.monotonic()
+        self._check_disk()
+        self._rotate_logs()
+        self._check_certificate()
+        self._link = self._keep_running("superlink", self._link, self._superlink)
         if not listens(self._address.port):
             return
-        if self._exec is None or self._exec.poll() is not None:
-            self._exec = start(self._superexec(), own / "superexec.log", self._env)
+        self._exec = self._keep_running("superexec", self._exec, self._superexec)
         if self._members is not None:
             self._members.sync()
         self._supervise_app()
+
+    def _keep_running(
+        self, name: str, process: subprocess.Popen[bytes] | None, command: Callable[[], list[str]]
+    ) -> subprocess.Popen[bytes]:
+        if process is not None and process.poll() is None:
+            return process
+        self._restarts[name] += process is not None
+        return start(command(), self._home / f"{name}.log", self._env)
+
+    def _rotate_logs(self) -> None:
+        rotate(self.out / LOG, held_open=False)
+        for path in self._home.glob("*.log"):
+            rotate(path, held_open=True)
+
+    def _check_disk(self) -> None:
+        """Say at once, and everywhere, that the run cannot be written; and when it can again."""
+        found = find_problem(self.out, self._options.min_free_mb * MEGABYTE)
+        if bool(found) != bool(self._problem):
+            self._say(found or f"{self.out}: can be written again", "disk")
+        if found != self._problem:
+            note_problem(self.out, found)
+        self._problem = found
+
+    def _check_certificate(self) -> None:
+        """Start the SuperLink again when its certificate was replaced; say when it ends soon."""
+        folder = self._address.certificates
+        if folder is None or not certificate_fits(folder):
+            return
+        certificate = load_certificate(folder / CERTIFICATE)
+        if self._certificate not in (None, certificate):
+            self._say("certificate: replaced, so the SuperLink is started again", "certificate")
+            stop(self._link)
+        soon = self._ends_soon and certificate == self._certificate
+        self._certificate = certificate
+        self._ends_soon = self._certificate_seconds() < _SOON_SECONDS
+        if self._ends_soon and not soon:
+            ends = certificate.not_valid_after_utc
+            said = f"certificate: ends on {ends:%d %B %Y}; renew it with 'secureafl keys renew'"
+            self._say(said, "certificate")
+
+    def _certificate_seconds(self) -> float:
+        assert self._certificate is not None
+        return self._certificate.not_valid_after_utc.timestamp() - time.time()
+
+    def examine(self) -> Health:
+        """How the service does."""
+        app, now = read_liveness(self.out), time.time()
+        alive = app.attempt == str(self._attempt) and is_alive(app.process)
+        silent, busy = now - app.seen, time.monotonic() - self._turned
+        problems = [self._problem] if self._problem else []
+        if self._link is None or self._link.poll() is not None:
+            problems.append("the SuperLink does not run")
+        if not alive:
+            problems.append("no server app is at work")
+        elif silent > _SILENT_SECONDS:
+            problems.append(f"the server app has not shown itself for {silent:.0f} seconds")
+        if busy > _SILENT_SECONDS:
+            problems.append(f"'secureafl serve' itself has been busy for {busy:.0f} seconds")
+        return Health(
+            problems=problems,
+            round=app.round,
+            server_app_alive=alive,
+            heartbeat_age=silent if app.seen else None,
+            arrival_age=now - app.arrived if app.arrived else None,
+            disk_free_bytes=free_bytes(self.out),
+            restarts=dict(self._restarts),
+            certificate_seconds=self._certificate_seconds() if self._certificate else None,
+            app_port=app.metrics_port if alive else 0,
+        )
 
     def _superlink(self) -> list[str]:
         guarded = [sys.executable, "-m", "secureafl.deployment.guard"]
@@ -171,16 +267,20 @@ class Service:
 
     def _supervise_app(self) -> None:
         """Submit the run if no ServerApp is at work on it: none yet, or it was killed."""
-        number, attempt, at_round = read_liveness(self.out)
-        if attempt == str(self._attempt) and is_alive(number):
-            self._starts = 0 if at_round > self._round_then else self._starts
+        app = read_liveness(self.out)
+        shown = app.attempt == str(self._attempt)
+        if shown and is_alive(app.process):
+            self._starts = 0 if app.round > self._round_then else self._starts
             return
-        shown = attempt == str(self._attempt)
         if not shown and time.monotonic() - self._submitted < _START_SECONDS:
             return
+        if self._problem:  # it would end at once
+            return
         if self._starts >= _MOST_STARTS:
-            raise RunError(f"{self.out}: the server app ends at once; see {self.out / LOG}")
-        self._starts, self._round_then = self._starts + 1, at_round
+            why = self._log.last("failed").get("said", "without a word")
+            raise RunError(f"{self.out}: the server app ends at once ({why}); see {LOG} there")
+        self._starts, self._round_then = self._starts + 1, app.round
+        self._restarts["server_app"] += self._attempt > 0
         self._submit()
 
     def _submit(self) -> None:
@@ -193,14 +293,16 @@ class Service:
     def stop(self) -> None:
         """Let the ServerApp finish the step in hand and leave, then end everything."""
         (self.out / STOP).touch()
-        number, attempt, _ = read_liveness(self.out)
-        until = time.monotonic() + _STOP_SECONDS
-        while attempt == str(self._attempt) and is_alive(number) and time.monotonic() < until:
+        app, until = read_liveness(self.out), time.monotonic() + _STOP_SECONDS
+        ours = app.attempt == str(self._attempt)
+        while ours and is_alive(app.process) and time.monotonic() < until:
             time.sleep(0.2)
         stop(self._exec)
         stop(self._link)
         end_leftovers(self._home / "flower")
         (self.out / STOP).unlink(missing_ok=True)
+        if self._monitor is not None:
+            self._monitor.close()
         self._lock.close()
 
 
@@ -236,5 +338,8 @@ def _recover(experiment: Experiment, out: Path, accept_loss: bool) -> None:
     try:
         for line in recover(folder).notes:
             print(f"{out}: {line}; what was before it leads to the same state", file=sys.stderr)
+        for name, value in adopt_settings(folder).items():
+            said = f"was begun by a version without the setting {name}, and goes on with {value!r}"
+            print(f"{out}: {said}", file=sys.stderr)
     finally:
         folder.close()

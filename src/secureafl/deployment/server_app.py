@@ -20,11 +20,20 @@ from flwr.serverapp import Grid, ServerApp
 from secureafl.core.events import ArrivalEvent
 from secureafl.deployment.client_app import REQUEST, named_arrays
 from secureafl.deployment.coordinator import Coordinator
+from secureafl.deployment.disk import MEGABYTE, shortage
 from secureafl.deployment.inbox import Inbox, Reply
-from secureafl.deployment.liveness import LOG, should_stop, watch, write_liveness
+from secureafl.deployment.liveness import LOG, Pulse, should_stop, watch
 from secureafl.deployment.logs import Log
-from secureafl.deployment.messages import FAILED, NOT_FINITE, TRAINED, UploadSchema
+from secureafl.deployment.messages import (
+    FAILED,
+    NOT_FINITE,
+    OTHER_VERSION,
+    PROTOCOL,
+    TRAINED,
+    UploadSchema,
+)
 from secureafl.deployment.metrics import Metrics
+from secureafl.deployment.nodes import RevokedNodes
 from secureafl.deployment.options import Options, read_file
 from secureafl.deployment.requests import Request, RequestTracker
 from secureafl.experiment import write_experiment
@@ -34,6 +43,7 @@ _AT_ONCE = 16  # messages pushed together
 # Seconds. Every operation of a step lets the interpreter go; where Flower keeps it busy, as its
 # simulation engine does, each would wait for it 5 ms, a hundred times what it takes.
 _SWITCH = 1e-5
+_NO_ANSWER = (FAILED, OTHER_VERSION)
 _PATIENCE = 300.0  # seconds a SuperLink may be away before this process gives up
 
 T = TypeVar("T")
@@ -54,25 +64,34 @@ def run(grid: Grid, file: Path, out: Path, attempt: str = "") -> None:
     """Serve the experiment in a file to its end, or until asked to leave."""
     sys.setswitchinterval(_SWITCH)
     watch(out, attempt)
+    log = Log(out / LOG)
+    try:
+        _serve(grid, file, out, attempt, log)
+    except Exception as error:
+        log("failed", said=f"{type(error).__name__}: {error}")
+        raise
+
+
+def _serve(grid: Grid, file: Path, out: Path, attempt: str, log: Log) -> None:
     experiment, options = read_file(file)
     server = Coordinator(experiment)
     if not (out / EXPERIMENT).is_file():
         server.create(out)
     server.open(out)
-    (out / LOG).parent.mkdir(exist_ok=True)
-    log = Log(out / LOG)
     for note in server.notes:
         log("made_up_for", said=note)
     log("serving", round=server.round, rounds=experiment.rounds, attempt=attempt)
     loop = RequestLoop(grid, server, options, log)
-    port = options.metrics_port
-    unpublish = loop.metrics.publish(port) if port else None
-    write_liveness(out, attempt, server.round)
+    # The `serve` that made the attempt answers at that port, and asks here.
+    port, unpublish = options.metrics_port, None
+    if port:
+        port, unpublish = loop.metrics.publish(0 if attempt else port)
+    pulse = Pulse(out, attempt, port)
+    pulse.beat(server.round)
     while not server.finished and not should_stop(out, attempt):
-        if loop.turn():
-            write_liveness(out, attempt, server.round)
-        else:
+        if not loop.turn():
             time.sleep(options.poll_seconds)
+        pulse.beat(server.round)
     server.close()
     if unpublish:
         unpublish()
@@ -92,14 +111,22 @@ class RequestLoop:
         self._sent: tuple[int, Any] = (-1, None)  # version of the arrays made last, and these
         self._full: set[int] = set()  # nodes already logged as without a slot
         self._nodes: set[int] = set()
+        self._revoked = RevokedNodes(server.folder.path)
+        self._reserve, self._short = options.min_free_mb * MEGABYTE, False
+        self._looked = time.perf_counter()
         self._away_since, self._reached = 0.0, True  # since when the grid has failed; 0: it works
         self.metrics = Metrics()
 
     def turn(self) -> bool:
         """Handle all replies and send a request to every idle node; whether any reply came in."""
-        self._reached = True
+        began, self._reached = time.perf_counter(), True
+        self.metrics.lag.set(began - self._looked)
+        self._looked = began
+        if self._lacks_room():
+            return False
         replies = self._call_grid(lambda: self._inbox.replies(self._tracker.open), [])
         self._update_nodes()
+        self._remove_revoked()
         for reply in replies:
             if not self._server.finished:
                 self._handle_reply(reply)
@@ -110,6 +137,15 @@ class RequestLoop:
         if self._reached:
             self._away_since = 0.0
         return bool(replies)
+
+    def _lacks_room(self) -> bool:
+        """Whether the disk is too full to take updates; they wait at the SuperLink meanwhile."""
+        reserve = max(self._reserve, self._server.checkpoint_bytes())
+        line = shortage(self._server.folder.path, reserve)
+        if bool(line) != self._short:
+            self._short = bool(line)
+            self._log("disk_full" if line else "disk_free", said=line)
+        return self._short
 
     def _call_grid(self, call: Callable[[], T], otherwise: T) -> T:
         """What the grid answers. While the SuperLink is away, which is started again: `otherwise`.
@@ -130,6 +166,7 @@ class RequestLoop:
 
     def _update_nodes(self) -> None:
         here = self._call_grid(lambda: set(self._grid.get_node_ids()), self._nodes)
+        here = here - self._revoked.read()
         for node in here - self._nodes:
             self._log("here", node=node)
         for node in self._nodes - here:
@@ -137,22 +174,29 @@ class RequestLoop:
         self._nodes = here
         self.metrics.clients.set(len(here))
 
+    def _remove_revoked(self) -> None:
+        """Free the slots of nodes that were put out, and take no answer of theirs any more."""
+        for node in sorted(self._revoked.read()) if not self._server.finished else ():
+            for request in self._tracker.give_up(node):
+                self._cancel(request, "revoked")
+            events = self._server.remove(node)
+            self.metrics.count(events)
+            for event in events:
+                self._log("slot_free", node=node, **event._asdict())
+
     def _handle_reply(self, reply: Reply) -> None:
         began, now = time.perf_counter(), time.monotonic()
         request = self._tracker.close(reply.request, reply.node)
         if isinstance(request, str):
             self._drop(request, reply.node)
             return
-        if (
-            reply.reason == FAILED
-            or reply.node is None
-            or self._server.slots.slot(request.node) != request.client
-        ):
+        answer = reply.reason or self._schema.read(reply.content or {})
+        taken = self._server.slots.slot(request.node) != request.client
+        if reply.node is None or taken or answer in _NO_ANSWER:
             # No update, or one of a node whose slot has gone to another by now.
             self._tracker.replied(request.node, False, now)
-            self._cancel(request, reply.reason or "slot_taken")
+            self._cancel(request, answer if isinstance(answer, str) else "slot_taken")
             return
-        answer = reply.reason or self._schema.read(reply.content or {})
         events = self._server.receive(request.client, request.version, reply.request, answer)
         # A diverged model makes honest updates infinite: that is no failure of the client.
         good = not isinstance(answer, str) or answer == NOT_FINITE
@@ -207,6 +251,7 @@ class RequestLoop:
             "experiment": self._experiment,
             "client": slot,
             "version": version,
+            "protocol": PROTOCOL,
             # A message's id is a hash of it: with this no other node can guess it and reply.
             "ticket": secrets.token_hex(16),
         }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import sys
 from collections.abc import Mapping
@@ -18,7 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from secureafl.core.errors import SecureAflError
+from secureafl.core.errors import ConfigError, SecureAflError
+from secureafl.deployment.homes import clear_home
+from secureafl.deployment.messages import PROTOCOL
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from secureafl.deployment.trainer import ClientOptions, Trainer
 
 
+COMPLAINT = "cannot train"  # how lines for the user of `join` begin
 _SERVERS = ("defense", "arrivals")  # tables of an experiment that no client needs
 
 
@@ -35,6 +39,7 @@ class Job(NamedTuple):
     experiment: str  # as TOML
     client: int
     version: int
+    protocol: int = 0  # of the server's messages; the first ones did not say
 
 
 def request_update(
@@ -71,6 +76,9 @@ class TrainerCache:
 
     def train(self, job: Job, weights: Float[np.ndarray, " d"]) -> tuple[np.ndarray, str]:
         """The update a job asks for, and the attack if one is played."""
+        if job.protocol != PROTOCOL:
+            numbers = f"format {job.protocol} of messages, and this client {PROTOCOL}"
+            raise ConfigError(f"the server has {numbers}; install the same version on both sides")
         trained = self._trainer(job.experiment).train(weights, job.client, job.version)
         return trained.update, trained.attack
 
@@ -125,7 +133,7 @@ def _done(file: BufferedRWPair, trainers: TrainerCache) -> tuple[dict[str, str],
         facts.pop("bytes")
         update, attack = trainers.train(Job(**facts), weights)
     except (SecureAflError, RuntimeError, ValueError, TypeError, KeyError) as error:
-        print(f"cannot train: {error}", file=sys.stderr, flush=True)
+        print(f"{COMPLAINT}: {error}", file=sys.stderr, flush=True)
         reason = str(error) or type(error).__name__
         return {"attack": "", "error": reason}, np.zeros(0, np.float32)
     return {"attack": attack, "error": ""}, update
@@ -147,5 +155,16 @@ def options_from(facts: Mapping[str, Any]) -> ClientOptions:
     )
 
 
+def main(place: Path, facts: str) -> None:
+    """Serve; if `join` was killed, end what is left of its node and remove its folder."""
+    parent = os.getppid()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # sent when it is
+    try:
+        serve(place, options_from(json.loads(facts)))
+    finally:
+        if os.getppid() != parent:
+            clear_home(place.parent)
+
+
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]), options_from(json.loads(sys.argv[2])))
+    main(Path(sys.argv[1]), sys.argv[2])

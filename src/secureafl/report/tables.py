@@ -13,9 +13,18 @@ import numpy as np
 from secureafl.core.errors import NoRunError, RunError, SecureAflError
 from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event
 from secureafl.presentation.labels import as_faced, kind, label_runs
+from secureafl.runs.checksums import require_intact
 from secureafl.runs.digest import Digest
 from secureafl.runs.events import number, read_events
-from secureafl.runs.layout import EXPERIMENT, HOLDINGS, PROVENANCE, RESULT, is_run, read_json
+from secureafl.runs.layout import (
+    EVENTS,
+    EXPERIMENT,
+    HOLDINGS,
+    PROVENANCE,
+    RESULT,
+    is_run,
+    read_json,
+)
 from secureafl.runs.summary import summarise
 from secureafl.settings import refuse_old_names
 from secureafl.toml import read_toml
@@ -138,6 +147,7 @@ def read_run(path: Path) -> Run:
         refuse_old_names(experiment, path)
         provenance = read_json(path / PROVENANCE)
         result = read_json(path / RESULT) if (path / RESULT).exists() else None
+        require_intact(path, result or {}, EVENTS)
         digest = Digest()
         evaluations, arrivals = _columns(read_events(path), digest)
         summary = _summarise(path, experiment, result, evaluations)

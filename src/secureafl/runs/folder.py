@@ -20,6 +20,7 @@ import safetensors.numpy
 
 from secureafl.core.errors import LockedError, NoRunError, RunError, SecureAflError
 from secureafl.core.events import ArrivalEvent, Event
+from secureafl.runs.checksums import CHECKSUMS, make_checksums
 from secureafl.runs.events import encode
 from secureafl.runs.layout import (
     CHECKPOINT,
@@ -135,7 +136,9 @@ class RunFolder:
             "seconds": seconds,
             "checksum": _checksum(tensors),
         }
-        self._save_tensors(CHECKPOINT, tensors, {"secureafl": json.dumps(facts)})
+        # That of a deployment holds clients' updates.
+        mode = 0o600 if is_deployed(self.path) else 0o644
+        self._save_tensors(CHECKPOINT, tensors, {"secureafl": json.dumps(facts)}, mode)
 
     def load_checkpoint(self, name: str = CHECKPOINT) -> Checkpoint | None:
         """The last checkpoint, or one under another name; None if there is none."""
@@ -160,9 +163,15 @@ class RunFolder:
         self._save_tensors(MODEL, tensors, {})
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Write the result and drop the checkpoint."""
-        self._replace(RESULT, lambda path: path.write_text(to_json(result, indent=1)))
+        """Write the result, with checksums of what it belongs to, and drop the checkpoint."""
+        self.flush()
+        made = {**result, CHECKSUMS: make_checksums(self.path)}
+        self._replace(RESULT, lambda path: path.write_text(to_json(made, indent=1)))
         (self.path / CHECKPOINT).unlink(missing_ok=True)
+
+    def replace_experiment(self, experiment: str) -> None:
+        """Write the settings anew."""
+        self._replace(EXPERIMENT, lambda path: path.write_text(experiment, encoding="utf-8"))
 
     def add_session(self, session: Mapping[str, Any]) -> None:
         """Add to the provenance that the run was resumed."""
@@ -189,20 +198,32 @@ class RunFolder:
             file.write(line + "\n")
 
     def _save_tensors(
-        self, name: str, tensors: Mapping[str, np.ndarray], metadata: dict[str, str]
+        self,
+        name: str,
+        tensors: Mapping[str, np.ndarray],
+        metadata: dict[str, str],
+        mode: int = 0o644,
     ) -> None:
         arrays = {key: np.asarray(value, order="C") for key, value in tensors.items()}
-        self._replace(name, lambda p: safetensors.numpy.save_file(arrays, p, metadata=metadata))
 
-    def _replace(self, name: str, write: Callable[[Path], Any]) -> None:
-        """Write beside the old file, then put the new one in its place."""
+        def write(path: Path) -> None:
+            safetensors.numpy.save_file(arrays, path, metadata=metadata)
+
+        self._replace(name, write, mode)
+
+    def _replace(self, name: str, write: Callable[[Path], Any], mode: int = 0o644) -> None:
+        """Write beside the old file, then put the new one in its place, with its permissions."""
         fresh = self.path / f".{name}"
         with _writing(self.path):
-            write(fresh)
-            fresh.chmod(0o644)  # safetensors makes its files private
-            with fresh.open("rb") as file:
-                os.fsync(file.fileno())
-            fresh.replace(self.path / name)
+            try:
+                write(fresh)
+                fresh.chmod(mode)
+                with fresh.open("rb") as file:
+                    os.fsync(file.fileno())
+                fresh.replace(self.path / name)
+            except BaseException:
+                fresh.unlink(missing_ok=True)  # half a file would fill the disk further
+                raise
 
 
 def require_kind(path: Path, deployed: bool) -> None:
@@ -239,5 +260,6 @@ def _writing(path: Path) -> Iterator[None]:
     """Turn a full disk or a lost permission into an error of one line."""
     try:
         yield
-    except OSError as error:
-        raise RunError(f"{path}: cannot be written ({error.strerror})") from error
+    except (OSError, safetensors.SafetensorError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise RunError(f"{path}: cannot be written ({why})") from error

@@ -8,7 +8,7 @@
     checkpoint.safetensors  while the run is unfinished
     model.safetensors       final weights
     result.json             written last: its presence means the run is finished
-    server/                 of a deployment only: keys, log, what Flower stores
+    server/                 of a deployment only: keys, log, problem, what Flower stores
 
 All but the two append-only files appear whole or not at all, whenever the process is killed.
 """
@@ -25,6 +25,7 @@ EXPERIMENT, PROVENANCE, EVENTS = "experiment.toml", "provenance.json", "events.j
 HOLDINGS, PACE = "holdings.json", "pace.jsonl"
 CHECKPOINT, MODEL, RESULT = "checkpoint.safetensors", "model.safetensors", "result.json"
 SERVER = "server"
+PROBLEM = f"{SERVER}/problem"  # what a deployment says is wrong with it; blank: nothing
 
 
 def is_run(path: Path) -> bool:

@@ -9,9 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from secureafl.core.errors import RunError, SecureAflError
+from secureafl.runs.checksums import find_altered
 from secureafl.runs.digest import Digest
 from secureafl.runs.events import parse
-from secureafl.runs.layout import EVENTS, EXPERIMENT, PACE, PROVENANCE, RESULT, read_json
+from secureafl.runs.layout import (
+    EVENTS,
+    EXPERIMENT,
+    MODEL,
+    PACE,
+    PROBLEM,
+    PROVENANCE,
+    RESULT,
+    read_json,
+)
 from secureafl.runs.pace import Pace
 from secureafl.runs.tail import Block, Tail
 from secureafl.toml import read_toml
@@ -43,6 +53,8 @@ class Watch:
         }
         self._events, self._pace_lines = Tail(path / EVENTS), Tail(path / PACE)
         self.pace = Pace()
+        self._altered: list[str] = []  # files that are not as the finished run left them
+        self._compared: list[tuple[int, int, int]] = []  # what they were when they were looked at
         self._start_over()
 
     def _start_over(self) -> None:
@@ -67,6 +79,13 @@ class Watch:
         self.settings = self._files[EXPERIMENT].found
         self.provenance = self._files[PROVENANCE].found
         self.result = self._files[RESULT].found
+        self._compare_checksums()
+
+    def _compare_checksums(self) -> None:
+        files = (RESULT, EVENTS, MODEL) if self.result else ()
+        seen = [stamp for name in files if (stamp := _stamp(self.path / name))]
+        if seen != self._compared:
+            self._compared, self._altered = seen, find_altered(self.path, self.result)
 
     def _follow_pace(self) -> None:
         try:
@@ -125,6 +144,9 @@ class Watch:
         if not self.path.is_dir():
             return [f"{self.path}: the run folder is gone; what is shown is the last that was read"]
         found = [file.problem for file in self._files.values() if file.problem]
+        found += self._altered
+        if told := self._told():
+            found.append(told)
         if self._unreadable:
             found.append(self._unreadable)
         elif not (self.path / EVENTS).exists():
@@ -143,6 +165,23 @@ class Watch:
             )
         return found
 
+    def _told(self) -> str:
+        """What the server of a deployment says is wrong."""
+        try:
+            text = (self.path / PROBLEM).read_text(errors="replace") if not self.result else ""
+        except OSError:
+            return ""
+        return " ".join(text.split())
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """What changes with a file; None if there is none."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    return facts.st_mtime_ns, facts.st_size, facts.st_ino
+
 
 class _File:
     """A small file of the folder, read again when it changes."""
@@ -155,18 +194,16 @@ class _File:
 
     def refresh(self) -> bool:
         """Read the file if it changed; whether it did."""
-        try:
-            facts = self._path.stat()
-        except OSError:
+        seen = _stamp(self._path)
+        if seen is None:
             changed, self._seen = self._seen is not None, None
             self.found, self.problem = {}, self._missing()
             return changed
-        seen = (facts.st_mtime_ns, facts.st_size, facts.st_ino)
         if seen == self._seen:
             return False
         self._seen = seen
         try:
-            if facts.st_size > _LARGEST_FILE:
+            if seen[1] > _LARGEST_FILE:
                 raise RunError(f"{self._path}: larger than {_LARGEST_FILE:,} bytes")
             self.found, self.problem = self._read(self._path), ""
         except (SecureAflError, RecursionError) as error:

@@ -16,14 +16,14 @@ import numpy as np
 import torch
 
 from secureafl import __version__
-from secureafl.core.errors import RunError
+from secureafl.core.errors import ConfigError, RunError
 from secureafl.experiment import Experiment, from_mapping, to_mapping
 from secureafl.runs.events import read_events
 from secureafl.runs.folder import RunFolder
-from secureafl.runs.layout import EXPERIMENT
+from secureafl.runs.layout import EXPERIMENT, PROVENANCE, RESULT, read_json
 from secureafl.runs.summary import summarise
 from secureafl.settings import refuse_old_names, short_name
-from secureafl.toml import read_toml
+from secureafl.toml import read_toml, write_toml
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,23 +36,47 @@ def require_same(experiment: Experiment, path: Path) -> None:
 
 
 def stored_experiment(path: Path) -> Experiment:
-    """The experiment of a run; a run that lacks one of today's settings is refused."""
+    """The experiment of a run; a finished one that lacks one of today's settings is refused.
+
+    An unfinished run has today's defaults for what its version did not know.
+    """
     stored = read_toml(path / EXPERIMENT)
     refuse_old_names(stored, path)
-    experiment = from_mapping(stored)
-    # What is missing would get today's default, and the run be taken for another.
-    missing = next(_missing(to_mapping(experiment), stored), "")
-    if missing:
-        when = f"was made by a version that did not have the setting '{missing}'"
+    try:
+        experiment = from_mapping(stored)
+    except ConfigError as error:
+        raise RunError(f"{path / EXPERIMENT}: {error}") from None
+    missing = next(_missing(to_mapping(experiment), stored), None)
+    if missing and ((path / RESULT).is_file() or _begun_by(path) in (None, __version__)):
+        # What is missing would get today's default, and the run be taken for another.
+        when = f"was made by a version that did not have the setting '{missing[0]}'"
         raise RunError(f"{path}: {when}; choose another --out")
     return experiment
 
 
-def _missing(wanted: Mapping, stored: Mapping, above: str = "") -> Iterator[str]:
-    """Settings that one has and the other has not."""
+def _begun_by(path: Path) -> str | None:
+    """The version that began a run."""
+    sessions = read_json(path / PROVENANCE).get("sessions") or [{}]
+    return sessions[0].get("secureafl")
+
+
+def adopt_settings(folder: RunFolder) -> dict[str, Any]:
+    """Write down, for an unfinished run, the settings its version did not have; returns them.
+
+    It goes on with their defaults. Without this, it could not be told later what they were.
+    """
+    wanted = to_mapping(stored_experiment(folder.path))
+    added = dict(_missing(wanted, read_toml(folder.path / EXPERIMENT)))
+    if added:
+        folder.replace_experiment(write_toml(wanted))
+    return added
+
+
+def _missing(wanted: Mapping, stored: Mapping, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Settings that one has and the other has not, with their values."""
     for name, value in wanted.items():
         if name not in stored:
-            yield above + name
+            yield above + name, value
         elif isinstance(value, Mapping) and isinstance(stored[name], Mapping):
             yield from _missing(value, stored[name], f"{above}{name}.")
 
@@ -85,9 +109,12 @@ def write_result(
 
 
 def describe_session(
-    experiment: Experiment, device: torch.device, from_round: int
+    experiment: Experiment,
+    device: torch.device,
+    from_round: int,
+    added: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What the figures of this session depend on."""
+    """What the figures of this session depend on; `added` are settings it was the first to have."""
     on_gpu = device.type == "cuda"
     return {
         "from_round": from_round,
@@ -101,6 +128,7 @@ def describe_session(
         "cpus": os.cpu_count(),
         "threads": experiment.threads or torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if on_gpu else "cpu",
+        **({"settings_added": dict(added)} if added else {}),
     }
 
 

@@ -14,6 +14,7 @@ from secureafl.experiment import Experiment, write_experiment
 from secureafl.runs.folder import RunFolder, refuse_taken
 from secureafl.runs.layout import EXPERIMENT, PROVENANCE, read_json
 from secureafl.runtime.records import (
+    adopt_settings,
     describe_session,
     require_same,
     stored_experiment,
@@ -148,7 +149,8 @@ def resume_run(path: Path, checkpoint_seconds: float) -> Recording:
     if checkpoint:
         simulation.restore(checkpoint.tensors)
     folder.rewind(checkpoint.events_bytes if checkpoint else 0)
-    folder.add_session(describe_session(experiment, simulation.device, simulation.round))
+    session = (experiment, simulation.device, simulation.round, adopt_settings(folder))
+    folder.add_session(describe_session(*session))
     return Recording(
         simulation, folder, checkpoint.seconds if checkpoint else 0, checkpoint_seconds
     )
