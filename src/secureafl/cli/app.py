@@ -147,6 +147,7 @@ def run(
 ) -> None:
     """Run one experiment and leave everything in a run folder."""
     from secureafl.experiment import from_mapping, with_settings
+    from secureafl.library.running import free_folder, run_name
     from secureafl.simulation.run import start_run
 
     plain = {"task": task, "defense": defense, "attack": attack}
@@ -154,7 +155,7 @@ def run(
     plain |= {"device": device, "kernels": kernels}
     changes = settings_given(plain, data_dir, set_)
     experiment = from_mapping(with_settings(_read(file), changes))
-    path = out or _free_folder(Path("runs"), _run_name(experiment))
+    path = out or free_folder(Path("runs"), run_name(experiment))
     _follow(start_run(experiment, path, checkpoint_seconds), quiet, as_json)
 
 
@@ -204,6 +205,7 @@ def compare(
 ) -> None:
     """Run an experiment with several defences and attacks side by side, and make a report."""
     from secureafl.cli.sweeping import report_comparison, run_with_progress
+    from secureafl.library.running import free_folder
     from secureafl.sweep.grid import cross
 
     plain = {"rounds": rounds, "clients": clients, "seed": seed}
@@ -211,7 +213,7 @@ def compare(
     changes = settings_given(plain, data_dir, set_)
     cells = cross(_read(file), _words(defenses), _words(attacks), changes)
     name = f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
-    folder = out or _free_folder(Path("runs"), name)
+    folder = out or free_folder(Path("runs"), name)
     with stoppable(f"the same command with --out {folder} goes on"):
         finished = run_with_progress(cells, folder, "local", workers, checkpoint_seconds, quiet)
     report_comparison(finished, folder, quiet)
@@ -309,26 +311,13 @@ def _read(file: Path | None) -> dict[str, Any]:
 
 def _follow(recording: Any, quiet: bool, as_json: bool) -> None:
     """Show a run's progress to its end, or stop it cleanly when asked to."""
-    from secureafl.cli.progress import make_display
     from secureafl.cli.screen import note_majority
-    from secureafl.sweep.cells import Update
-    from secureafl.sweep.local import until_stopped
-    from secureafl.sweep.tally import RunProgress
+    from secureafl.library.running import follow
 
-    path, simulation = recording.folder.path, recording.simulation
+    path = recording.folder.path
     if not quiet:
-        note_majority([simulation.experiment])
-    progress, shown = RunProgress(round=simulation.round), 0.0
-    with make_display({path.name: simulation.experiment.rounds}, quiet) as display:
-        display.tell(Update(path.name, progress, "running"))
-        for event in until_stopped(recording):
-            progress = progress.after(event)
-            if time.monotonic() - shown >= 0.1:
-                display.tell(Update(path.name, progress, "running"))
-                shown = time.monotonic()
-        ended = "finished" if simulation.finished else "stopped"
-        display.tell(Update(path.name, progress, ended))
-    if not simulation.finished:
+        note_majority([recording.simulation.experiment])
+    if not follow(recording, quiet):
         print(f"stopped; go on with: secureafl resume {path}", file=sys.stderr)
         raise typer.Exit(130)
     _say_result(path, quiet, as_json)
@@ -344,21 +333,6 @@ def _say_result(path: Path, quiet: bool, as_json: bool) -> None:
     elif not quiet:
         print_comparison([path])
         print(f"run folder: {path}\nreport:     secureafl report {path}")
-
-
-def _run_name(experiment: Any) -> str:
-    from secureafl.settings import name_for_files
-
-    parts = [name_for_files(x) for x in (experiment.task, experiment.defense, experiment.attack)]
-    return "-".join([*parts, f"seed{experiment.seed}"])
-
-
-def _free_folder(parent: Path, name: str) -> Path:
-    """A folder nobody has used: name, name-2, and so on."""
-    path, number = parent / name, 2
-    while path.exists():
-        path, number = parent / f"{name}-{number}", number + 1
-    return path
 
 
 def _words(text: str) -> list[str]:

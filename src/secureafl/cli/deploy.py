@@ -90,7 +90,7 @@ def serve(
 
 def _watch(service: Service, rounds: int, quiet: bool, told: list[int]) -> None:
     """Keep the service running and show its progress."""
-    from secureafl.cli.progress import make_display
+    from secureafl.presentation.progress import make_display
     from secureafl.runs.events import last_events
     from secureafl.sweep.cells import Update
     from secureafl.sweep.tally import RunProgress

@@ -97,7 +97,7 @@ def _run_measured(
     cells: Mapping[str, Experiment], folder: Path, checkpoint_seconds: float, quiet: bool
 ) -> bool:
     """Run one cell after the other: measuring beside a run is not part of any engine."""
-    from secureafl.cli.progress import make_display
+    from secureafl.presentation.progress import make_display
     from secureafl.reproduce.estimation import run_measured
     from secureafl.runs.layout import RESULT
     from secureafl.sweep.cells import Update

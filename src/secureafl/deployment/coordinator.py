@@ -286,7 +286,8 @@ class Coordinator:
                 "data": self._data.source,
                 "malicious_clients": sorted(self._malicious),
             }
-            write_result(self.folder, self.experiment, self.weights, facts, self._seconds())
+            parts = (self.experiment, self._test, self.weights)
+            write_result(self.folder, *parts, facts, self._seconds())
             self._journal.close()
             for path in (self.folder.path / BEFORE, *journals(self.folder.path).values()):
                 path.unlink(missing_ok=True)

@@ -22,30 +22,46 @@ from secureafl.runs.events import read_events
 from secureafl.runs.folder import RunFolder
 from secureafl.runs.layout import EXPERIMENT
 from secureafl.runs.summary import summarise
+from secureafl.runtime.trained_model import model_file
 from secureafl.settings import refuse_old_names, short_name
+from secureafl.tasks.arrays import refuse_arrays
 from secureafl.toml import read_toml
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from secureafl.runtime.clients import Clients
+
 
 def require_same(experiment: Experiment, path: Path) -> None:
     """Raise unless the run in `path` is of this experiment."""
-    if stored_experiment(path) != experiment:
+    stored, wanted = _stored_settings(path), to_mapping(experiment)
+    _refuse_missing(wanted, stored, path)
+    if stored != wanted:
         raise RunError(f"{path}: holds a run with other settings; choose another --out")
 
 
 def stored_experiment(path: Path) -> Experiment:
     """The experiment of a run; a run that lacks one of today's settings is refused."""
+    stored = _stored_settings(path)
+    refuse_arrays(stored, path, "call secureafl.fit again, as before and with out=RUN")
+    experiment = from_mapping(stored)
+    _refuse_missing(to_mapping(experiment), stored, path)
+    return experiment
+
+
+def _stored_settings(path: Path) -> dict[str, Any]:
     stored = read_toml(path / EXPERIMENT)
     refuse_old_names(stored, path)
-    experiment = from_mapping(stored)
+    return stored
+
+
+def _refuse_missing(wanted: Mapping[str, Any], stored: Mapping[str, Any], path: Path) -> None:
     # What is missing would get today's default, and the run be taken for another.
-    missing = next(_missing(to_mapping(experiment), stored), "")
+    missing = next(_missing(wanted, stored), "")
     if missing:
         when = f"was made by a version that did not have the setting '{missing}'"
         raise RunError(f"{path}: {when}; choose another --out")
-    return experiment
 
 
 def _missing(wanted: Mapping, stored: Mapping, above: str = "") -> Iterator[str]:
@@ -60,12 +76,13 @@ def _missing(wanted: Mapping, stored: Mapping, above: str = "") -> Iterator[str]
 def write_result(
     folder: RunFolder,
     experiment: Experiment,
+    clients: Clients,
     weights: Tensor,
     facts: Mapping[str, Any],
     seconds: float,
 ) -> None:
-    """Finish a run: its final weights, what its events come to, and what only its driver knows."""
-    folder.save_model({"weights": weights.cpu().numpy()})
+    """Finish a run: its final model, what its events come to, and what only its driver knows."""
+    folder.save_model(*model_file(clients, weights))
     folder.flush()
     late = experiment.evaluation.late_rounds(experiment.rounds)
     folder.finish(

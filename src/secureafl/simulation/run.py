@@ -108,7 +108,7 @@ class Recording:
             "data": run.data_source,
             "malicious_clients": np.flatnonzero(run.malicious).tolist(),
         }
-        write_result(self.folder, run.experiment, run.weights, facts, self.seconds)
+        write_result(self.folder, run.experiment, run.clients, run.weights, facts, self.seconds)
 
 
 def start_run(experiment: Experiment, path: Path, checkpoint_seconds: float) -> Recording:
@@ -131,16 +131,24 @@ def open_run(experiment: Experiment, path: Path, checkpoint_seconds: float) -> R
     if not (path / EXPERIMENT).is_file():
         return start_run(experiment, path, checkpoint_seconds)
     require_same(experiment, path)
-    return resume_run(path, checkpoint_seconds)
+    return _go_on(experiment, _open_unfinished(path), checkpoint_seconds)
 
 
 def resume_run(path: Path, checkpoint_seconds: float) -> Recording:
     """Go on with a run that was interrupted; from the start if it left no checkpoint."""
+    folder = _open_unfinished(path)
+    return _go_on(stored_experiment(path), folder, checkpoint_seconds)
+
+
+def _open_unfinished(path: Path) -> RunFolder:
     folder = RunFolder(path)
     if folder.finished:
         raise RunError(f"{path}: already finished; see it with 'secureafl report {path}'")
-    checkpoint = folder.load_checkpoint()
-    experiment = stored_experiment(path)
+    return folder
+
+
+def _go_on(experiment: Experiment, folder: RunFolder, checkpoint_seconds: float) -> Recording:
+    checkpoint, path = folder.load_checkpoint(), folder.path
     simulation = Simulation(experiment)
     expected = read_json(path / PROVENANCE).get("data_fingerprint")
     if simulation.data_fingerprint != expected:
