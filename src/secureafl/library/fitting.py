@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
+import math
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 from torch.nn.parameter import is_lazy
 
 from secureafl.core.errors import ConfigError, DataError
@@ -21,6 +25,7 @@ from secureafl.experiment import Experiment, from_mapping
 from secureafl.library.results import RunResult
 from secureafl.library.running import Kind, free_folder, run_into, run_name
 from secureafl.library.trial import prepare
+from secureafl.settings import did_you_mean
 from secureafl.tasks.arrays import Arrays, Given, root_squared_error, squared_error
 from secureafl.tasks.classification import Classification
 from secureafl.tasks.in_memory import from_tensors
@@ -128,7 +133,11 @@ def _checked(model: Any) -> nn.Module:
             raise ConfigError(f"model: {name!r} is not finite; initialise it anew")
     if next(model.parameters(), None) is None:
         raise ConfigError("model: it has no parameters to train; give one that has")
-    return copy.deepcopy(model).cpu()
+    try:
+        return copy.deepcopy(model).cpu()
+    except Exception as error:  # lazy layers with buffers, or whatever else a module holds
+        remedy = "call a lazy module once, or give one that copy.deepcopy takes"
+        raise ConfigError(f"model: cannot be copied ({_first_line(error)}); {remedy}") from error
 
 
 def _in_parts(data: Any) -> bool:
@@ -146,11 +155,11 @@ def _parts(
     if test is not None:
         return train, read_samples(test, "test", columns)
     count = len(train[0])
-    if origin is not None or count < 2:
-        why = "a part cannot be held out of " + ("recordings" if count > 1 else f"{count} samples")
+    if origin is not None or count == 1:
+        why = "a part cannot be held out of " + ("recordings" if count > 1 else "1 sample")
         raise DataError(f"test: {why}; give test=(inputs, labels)")
     order = torch.from_numpy(numpy_generator(seed, "held_out").permutation(count))
-    last = max(1, round(_HELD_OUT * count))
+    last = math.ceil(_HELD_OUT * count)
     inputs, labels = train
     return (
         (inputs[order[last:]], labels[order[last:]]),
@@ -160,15 +169,21 @@ def _parts(
 
 def _data(train: Samples, test: Samples, origin: Any, standardise: bool, held_out: bool) -> Data:
     source = "arrays, a fifth held out" if held_out else "arrays"
-    whose = None if origin is None else torch.as_tensor(origin)
-    if whose is not None and whose.shape != train[1].shape:
-        shape = tuple(whose.shape)
-        raise DataError(f"origin: {shape} for {len(train[1])} training samples; give one for each")
-    data = from_tensors(train, test, source, whose)
+    data = from_tensors(train, test, source, _recordings(origin, len(train[0])))
     if standardise:
         return data
     mean, std = torch.zeros_like(data.pixel_mean), torch.ones_like(data.pixel_std)
     return data._replace(pixel_mean=mean, pixel_std=std)
+
+
+def _recordings(origin: Any, samples: int) -> Tensor | None:
+    """Whose each sample is, numbered: names will do."""
+    if origin is None:
+        return None
+    shape = np.shape(origin)
+    if shape != (samples,):
+        raise DataError(f"origin: {shape} for {samples} training samples; give one for each")
+    return torch.from_numpy(np.unique(np.asarray(origin), return_inverse=True)[1])
 
 
 def _task(
@@ -179,12 +194,9 @@ def _task(
     metrics: Metrics | None,
     standardise: bool,
 ) -> Arrays:
-    classes = Classification()
-    usual = (
-        (squared_error, root_squared_error)
-        if data.train_labels.is_floating_point()
-        else (classes.loss, classes.metrics)
-    )
+    usual = (cross_entropy, Classification().metrics)
+    if data.train_labels.is_floating_point():
+        usual = (squared_error, root_squared_error)
     given = Given(module, data, loss or usual[0], metrics or usual[1])
     _check_callables(given, outputs)
     weights = f"{zlib.crc32(flatten(module).numpy().tobytes()):08x}"
@@ -222,6 +234,11 @@ def _experiment(
     """The experiment, of plain settings and of objects."""
     if "task" in settings:
         raise ConfigError("task: fit makes it of the module and the samples; leave it out")
+    fields = (field.name for field in dataclasses.fields(Experiment))
+    known = list(dict.fromkeys([*inspect.signature(fit).parameters, *fields]))
+    for name in settings:
+        if name not in known:
+            raise ConfigError(f"unknown setting {name!r}{did_you_mean(name, known)}")
     training = settings.pop("training", {})
     if isinstance(training, Mapping):
         training = {**rates, **training}

@@ -16,30 +16,25 @@ def prepare(module: nn.Module, train: Samples, test: Samples) -> tuple[Samples, 
 
     Whole numbers may be meant as tokens or as figures: what the module takes decides.
     """
-    for (inputs, labels), part in ((train, "data"), (test, "test")):
-        if not len(inputs):
-            raise DataError(f"{part}: there are no samples; give at least 1")
-        _refuse_not_finite(inputs, f"{part}: inputs")
-        _refuse_not_finite(labels, f"{part}: labels")
-    shapes = tuple(train[0].shape[1:]), tuple(test[0].shape[1:])
-    if shapes[0] != shapes[1]:
-        raise DataError(f"test: inputs are {shapes[1]}, those of data {shapes[0]}; give both alike")
-    if train[1].dtype != test[1].dtype:
-        kinds = f"labels are {test[1].dtype}, those of data {train[1].dtype}"
-        raise DataError(f"test: {kinds}; give both alike")
+    _refuse_unlike(train, test)
     dtype, outputs = _try_types(module, train[0], test[0].dtype)
     _check_outputs(outputs, train, test)
     return (train[0].to(dtype), train[1]), (test[0].to(dtype), test[1]), outputs
 
 
-def _refuse_not_finite(values: Tensor, what: str) -> None:
-    if values.is_floating_point():
-        good = torch.isfinite(values.reshape(len(values), -1)).all(dim=1)
-        if not good.all():
-            bad = int((~good).sum())
-            first = int((~good).nonzero()[0])
-            told = f"{what} of {bad:,} samples are not finite, first of sample {first}"
-            raise DataError(f"{told}; fill them in or remove those samples")
+def _refuse_unlike(train: Samples, test: Samples) -> None:
+    """Raise if test samples are of another form than those to train with."""
+    shapes = tuple(train[0].shape[1:]), tuple(test[0].shape[1:])
+    if shapes[0] != shapes[1]:
+        raise DataError(f"test: inputs are {shapes[1]}, those of data {shapes[0]}; give both alike")
+    for name, now, then in (
+        ("inputs", test[0].dtype, train[0].dtype),
+        ("labels", test[1].dtype, train[1].dtype),
+    ):
+        # Whole and real figures can be mixed; bytes, which are scaled, with neither.
+        mixed = name == "inputs" and {now, then} != {torch.uint8, torch.float32}
+        if now != then and not mixed:
+            raise DataError(f"test: {name} are {now}, those of data {then}; give both alike")
 
 
 def _try_types(module: nn.Module, inputs: Tensor, other: torch.dtype) -> tuple[torch.dtype, Tensor]:
@@ -51,29 +46,51 @@ def _try_types(module: nn.Module, inputs: Tensor, other: torch.dtype) -> tuple[t
         wanted += [torch.float32]
     elif wanted[0] == torch.uint8:
         wanted += [torch.int64]  # tokens
-    errors = []
+    errors: dict[torch.dtype, Exception] = {}
     for dtype in wanted:
-        shown = inputs[:_FEW].to(dtype)
+        shown = _few(inputs).to(dtype)
         shown = shown.float() if dtype == torch.uint8 else shown
         try:
             with torch.random.fork_rng(devices=[]), torch.no_grad():
                 return dtype, module.eval()(shown)
         except Exception as error:  # whatever a module of the user's raises
-            errors.append(error)
-    # The last try is with real numbers, or the only one; tokens that fail say less.
-    error = errors[0] if wanted[0] == torch.uint8 else errors[-1]
-    why = " ".join(str(error).split())[:160]
-    shape = tuple(inputs.shape[1:])
-    raise ConfigError(f"model: it refuses inputs of shape {shape} ({why}); {_hint(module, shape)}")
+            errors[dtype] = error
+    raise _refusal(module, inputs, errors)
+
+
+def _few(inputs: Tensor) -> Tensor:
+    """The first samples; of whole numbers the largest among them, which an embedding may lack."""
+    if inputs.is_floating_point() or len(inputs) <= _FEW:
+        return inputs[:_FEW]
+    largest = int(inputs.reshape(len(inputs), -1).amax(dim=1).argmax())
+    return torch.cat([inputs[: _FEW - 1], inputs[largest : largest + 1]])
+
+
+def _refusal(
+    module: nn.Module, inputs: Tensor, errors: dict[torch.dtype, Exception]
+) -> ConfigError:
+    """The error about a module that takes the inputs in no form; real numbers tell most."""
+    embeds = any(isinstance(layer, nn.Embedding) for layer in module.modules())
+    shape, last = tuple(inputs.shape[1:]), list(errors)[-1]
+    dtype = torch.int64 if embeds and torch.int64 in errors else last
+    if not embeds and torch.uint8 in errors:
+        dtype = torch.uint8
+    why = " ".join(str(errors[dtype]).split())[:160]
+    remedy = _hint(module, shape)
+    if embeds and not inputs.is_floating_point():
+        span = f"inputs reach from {int(inputs.min())} to {int(inputs.max())}"
+        remedy = f"{span}; number them from 0, and give the embedding as many rows"
+    return ConfigError(f"model: it refuses inputs of shape {shape} ({why}); {remedy}")
 
 
 def _hint(module: nn.Module, shape: tuple[int, ...]) -> str:
-    convolves = any(isinstance(layer, nn.Conv2d) for layer in module.modules())
+    kinds = {type(layer) for layer in module.modules()}
+    convolves = nn.Conv2d in kinds
     if convolves and len(shape) == 2:
         return "give images a channel: inputs[:, None]"
     if convolves and len(shape) == 3 and shape[-1] in (1, 3, 4) and shape[0] not in (1, 3, 4):
         return "put the channels first: inputs.transpose(0, 3, 1, 2)"
-    if len(shape) > 1 and not convolves:
+    if len(shape) > 1 and not kinds & {nn.Conv2d, nn.Flatten}:
         return "reshape the inputs, or begin the model with nn.Flatten()"
     return "reshape the inputs, or change the model's first layer"
 
@@ -111,6 +128,7 @@ def _check_classes(labels: Tensor, shape: tuple[int, ...]) -> None:
         remedy = f"end it with a column for each of {highest + 1} classes"
         raise ConfigError(f"model: outputs are {shape} and labels classes; {remedy}")
     if highest >= shape[1]:
-        fits = f"the model has {shape[1]} outputs, for classes 0 to {shape[1] - 1}"
-        remedy = f"number classes from 0, or give it {highest + 1} outputs"
-        raise ConfigError(f"data: a label is {highest}, and {fits}; {remedy}")
+        fits = f"which needs {highest + 1} outputs of the model, and it has {shape[1]}"
+        raise ConfigError(
+            f"data: labels reach {highest}, {fits}; number classes from 0, or widen it"
+        )

@@ -17,10 +17,8 @@ Samples = tuple[Tensor, Tensor]  # inputs and labels
 
 _LABELS = ("label", "labels", "target", "targets", "y", "class", "fine_label")
 _PAIR = "give (inputs, labels), a data set of such pairs, or a dict of columns"
+_KEPT = {"f": np.float32, "i": np.int64, "u": np.int64}
 _KINDS = {  # what NumPy calls a dtype's kind, where it is no number
-    "U": "texts",
-    "S": "texts",
-    "T": "texts",
     "O": "Python objects",
     "M": "dates",
     "m": "durations",
@@ -44,7 +42,7 @@ def read_samples(given: Any, what: str, columns: tuple[str, str] | None = None) 
     else:
         inputs, labels = _from_items(given, what, columns)
     found = _inputs(inputs, f"{what}: inputs"), _labels(labels, f"{what}: labels")
-    return _same_length(*found, what)
+    return _checked(*found, what)
 
 
 def _is_pair(given: Any) -> bool:
@@ -64,7 +62,7 @@ def _from_columns(given: Any, what: str, columns: tuple[str, str] | None) -> tup
     chosen, label = _choose_columns(names, what, columns)
     if len(chosen) == 1:
         return given[chosen[0]], given[label]
-    parts = [_inputs(given[name], f"{what}: column {name!r}") for name in chosen]
+    parts = [_inputs(given[name], f"{what}: values of {name!r}") for name in chosen]
     wide = next((n for n, part in zip(chosen, parts, strict=True) if part.dim() > 1), None)
     if wide or len({len(part) for part in parts}) > 1:
         told = f"columns {', '.join(chosen)} do not stand side by side"
@@ -97,9 +95,7 @@ def _from_items(given: Any, what: str, columns: tuple[str, str] | None) -> tuple
         one, label = _item(given[number], f"{what}: item {number}", columns)
         pairs.append((_inputs([one], f"{what}: item {number}")[0], label))
         if number == 0:
-            wanted = len(given) * pairs[0][0].nbytes
-            remedy = "give fewer samples, or smaller ones"
-            require_memory(2 * wanted, free_memory(), f"{what}:", remedy)  # read, then stacked
+            _require_room(2 * len(given) * pairs[0][0].nbytes, what)  # read, then stacked
     return [one for one, _ in pairs], [label for _, label in pairs]
 
 
@@ -138,10 +134,19 @@ def _labels(values: Any, what: str) -> Tensor:
     return found.to(torch.float32 if found.is_floating_point() else torch.int64)
 
 
-def _same_length(inputs: Tensor, labels: Tensor, what: str) -> Samples:
+def _checked(inputs: Tensor, labels: Tensor, what: str) -> Samples:
+    """The samples, if there are any, with a label for each input, and nothing undefined."""
     if inputs.dim() == 0 or len(inputs) != len(labels):
         counts = f"{len(inputs) if inputs.dim() else 'no'} inputs and {len(labels)} labels"
         raise DataError(f"{what}: {counts}; give a label for each input")
+    if not len(inputs):
+        raise DataError(f"{what}: there are no samples; give at least 1")
+    for values, name in ((inputs, "inputs"), (labels, "labels")):
+        finite = torch.isfinite(values.reshape(len(values), -1)).all(dim=1)
+        if not finite.all():
+            bad = (~finite).nonzero()[:, 0]
+            told = f"{name} of {len(bad):,} samples are not finite, the first is number {bad[0]}"
+            raise DataError(f"{what}: {told}; fill them in or remove those samples")
     return inputs, labels
 
 
@@ -160,12 +165,21 @@ def _tensor(values: Any, what: str) -> Tensor:
 
 def _array(values: Any, what: str) -> np.ndarray:
     try:
-        if isinstance(values, list | tuple) and values and not np.isscalar(values[0]):
+        if not hasattr(values, "__array__") and len(values) and not np.isscalar(values[0]):
+            _require_room(len(values) * _one(values[0]).nbytes, what)
             return np.stack([_one(value) for value in values])
-        return np.asarray(values)
+        found = np.asarray(values)
+        if found.dtype.kind == "O" and found.ndim == 1 and len(found) and np.ndim(found[0]):
+            return np.stack([_one(value) for value in found])  # a frame's column of arrays
+        return found
     except (ValueError, TypeError) as error:
         why = " ".join(str(error).split())[:80]
         raise DataError(f"{what} are not all alike ({why}); crop or pad them") from None
+
+
+def _require_room(wanted: float, what: str) -> None:
+    remedy = "give fewer samples, or smaller ones"
+    require_memory(wanted, free_memory(), f"{what}: a copy of them", remedy)
 
 
 def _one(value: Any) -> np.ndarray:
@@ -181,14 +195,13 @@ def _one(value: Any) -> np.ndarray:
 def _from_array(array: np.ndarray, what: str) -> Tensor:
     kind = array.dtype.kind
     if kind not in "fiub":
+        texts = kind in "UST" or (array.size and isinstance(array.flat[0], str))
+        told = "texts" if texts else _KINDS.get(kind, str(array.dtype))
         remedy = "number them: numpy.unique(values, return_inverse=True)[1]"
-        told = _KINDS.get(kind, str(array.dtype))
-        if kind == "O" or kind == "c":
-            remedy = "give an array of numbers"
-        raise DataError(f"{what} are {told}; {remedy}")
-    if kind == "f":
-        array = array.astype(np.float32, copy=False)
-    elif array.dtype not in (np.uint8, np.bool_):
-        array = array.astype(np.int64, copy=False)
+        raise DataError(f"{what} are {told}; {remedy if texts else 'give an array of numbers'}")
+    dtype = array.dtype if kind == "b" or array.dtype == np.uint8 else np.dtype(_KEPT[kind])
     usable = array.flags.c_contiguous and array.flags.writeable
-    return torch.from_numpy(array if usable else array.copy(order="C"))
+    if array.dtype != dtype or not usable:
+        _require_room(array.size * dtype.itemsize, what)
+        array = array.astype(dtype, order="C")
+    return torch.from_numpy(array)
