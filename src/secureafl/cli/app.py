@@ -18,6 +18,7 @@ from secureafl.cli.bench import EXAMPLE, bench
 from secureafl.cli.dashboard import EXAMPLE as DASHBOARD_EXAMPLE
 from secureafl.cli.dashboard import dashboard
 from secureafl.cli.given import settings_given
+from secureafl.cli.options import DEVICE
 from secureafl.cli.redteam import EXAMPLE as REDTEAM_EXAMPLE
 from secureafl.cli.redteam import redteam
 from secureafl.cli.reproduce import EXAMPLE as REPRODUCE_EXAMPLE
@@ -70,14 +71,6 @@ class Listed(StrEnum):
     arrivals = "arrivals"
 
 
-class Device(StrEnum):
-    """Where the arithmetic runs."""
-
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-
-
 class Engine(StrEnum):
     """Where the cells of a sweep run."""
 
@@ -104,7 +97,7 @@ Task = Annotated[str | None, typer.Option(help="Task, as in 'secureafl list task
 Rounds = Annotated[int | None, typer.Option(help="Arrivals to simulate.")]
 Clients = Annotated[int | None, typer.Option(help="Number of clients.")]
 Seed = Annotated[int | None, typer.Option(help="Everything random follows from it.")]
-Where = Annotated[Device | None, typer.Option(help="Where to compute.")]
+Where = Annotated[str | None, DEVICE]
 WithKernels = Annotated[
     Kernels | None,
     typer.Option(help="Force plain torch, or what is compiled for a CPU or GPU."),

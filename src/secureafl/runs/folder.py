@@ -157,7 +157,7 @@ class RunFolder:
 
     def save_model(self, tensors: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
         """Write the final model: its tensors by name, and what else it takes to use them."""
-        self._save_tensors(MODEL, tensors, {"format": "pt", "secureafl": to_json(facts)})
+        self._save_tensors(MODEL, tensors, {"secureafl": to_json(facts)})
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write the result and drop the checkpoint."""

@@ -117,7 +117,7 @@ def describe_session(
         "machine": platform.machine(),
         "cpus": os.cpu_count(),
         "threads": experiment.threads or torch.get_num_threads(),
-        "device": torch.cuda.get_device_name() if on_gpu else "cpu",
+        "device": torch.cuda.get_device_name(device) if on_gpu else "cpu",
     }
 
 

@@ -58,13 +58,13 @@ class Simulation:
     def __init__(self, experiment: Experiment) -> None:
         """Load the data and draw everything that is fixed before training."""
         self.experiment = experiment
-        self.compute = ComputeContext(experiment.threads, experiment.kernels)
+        self.device = choose_device(experiment.device)
+        self.compute = ComputeContext(experiment.threads, experiment.kernels, self.device)
         with self.compute:
             self._prepare()
 
     def _prepare(self) -> None:
         made = self.experiment
-        self.device = choose_device(made.device)
         data = made.task.load()
         self.data_source, self.data_fingerprint = data.source, data.fingerprint
         self.shards: Shards = deal_samples(made, data)
