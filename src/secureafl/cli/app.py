@@ -13,7 +13,7 @@ import typer
 
 from secureafl import __version__
 from secureafl.cli import data as data_sets
-from secureafl.cli import deploy
+from secureafl.cli import deploy, starting
 from secureafl.cli.bench import EXAMPLE, bench
 from secureafl.cli.dashboard import EXAMPLE as DASHBOARD_EXAMPLE
 from secureafl.cli.dashboard import dashboard
@@ -285,6 +285,8 @@ def list_(
 app.command(epilog=EXAMPLE)(bench)
 app.command(epilog=DASHBOARD_EXAMPLE)(dashboard)
 app.command(epilog=data_sets.EXAMPLE)(data_sets.data)
+app.command(epilog=starting.EXPORT_EXAMPLE)(starting.export)
+app.command(epilog=starting.INIT_EXAMPLE)(starting.init)
 app.command(epilog=REDTEAM_EXAMPLE)(redteam)
 app.command(epilog=REPRODUCE_EXAMPLE)(reproduce)
 app.command(epilog=RESULTS_EXAMPLE)(results)
@@ -325,7 +327,15 @@ def _say_result(path: Path, quiet: bool, as_json: bool) -> None:
         print(json.dumps({**result, "folder": str(path)}))
     elif not quiet:
         print_comparison([path])
+        print(f"finished: {result['rounds']:,} rounds in {_clock(result['seconds'])}")
         print(f"run folder: {path}\nreport:     secureafl report {path}")
+
+
+def _clock(seconds: float) -> str:
+    """A time for people: 4.2 s, or hours, minutes and seconds."""
+    whole = int(seconds)
+    clock = f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+    return clock if seconds >= 60 else f"{seconds:.1f} s"
 
 
 def _words(text: str) -> list[str]:

@@ -85,6 +85,7 @@ def serve(
     if not service.finished:
         print(f"stopped; go on with the same command, --out {path}", file=sys.stderr)
         raise typer.Exit(130)
+    print(f"finished: {experiment.rounds:,} rounds")
     print(f"run folder: {path}\nreport:     secureafl report {path}")
 
 

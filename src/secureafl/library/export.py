@@ -35,7 +35,7 @@ def export_model(run: Path | str, to: Path | str, module: nn.Module | None = Non
     run, to = Path(run), Path(to)
     write = _FORMATS.get(to.suffix)
     if write is None:
-        raise ConfigError(f"{to}: name it {', '.join(_FORMATS)}")
+        raise ConfigError(f"{to}: unknown format; end its name with one of {', '.join(_FORMATS)}")
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
         write(run, to, module)

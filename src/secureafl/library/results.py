@@ -16,7 +16,7 @@ from secureafl.core.errors import ConfigError, NoRunError, RunError
 from secureafl.core.events import ArrivalEvent, Event
 from secureafl.presentation.labels import Labels, as_faced, label_runs
 from secureafl.runs.events import read_evaluations, read_events
-from secureafl.runs.layout import EXPERIMENT, RESULT, is_run, read_json
+from secureafl.runs.layout import EXPERIMENT, RESULT, is_deployed, is_run, read_json
 from secureafl.toml import read_toml
 
 if TYPE_CHECKING:
@@ -70,7 +70,8 @@ class RunResult:
     @property
     def faced(self) -> Mapping[str, Any]:
         """The settings, with the attack that was met: clients may have brought their own."""
-        return as_faced(self.settings, bool(self.summary.get("malicious_clients")))
+        attacked = bool(self.summary.get("malicious_clients"))
+        return as_faced(self.settings, attacked, is_deployed(self.path))
 
     def events(self) -> Iterator[Event]:
         """Everything that happened: arrivals, evaluations, forgotten clients."""

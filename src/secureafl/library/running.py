@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -131,6 +132,8 @@ def run_into(experiment: Experiment, path: Path, progress: bool, checkpoint_seco
         require_same(experiment, path)
         return
     recording = open_run(experiment, path, checkpoint_seconds)
+    if progress:
+        print(f"memory: about {recording.simulation.memory}", file=sys.stderr)
     if not follow(recording, quiet=not progress):
         raise KeyboardInterrupt(f"stopped; the same call with out={str(path)!r} goes on")
 

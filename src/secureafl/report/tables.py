@@ -15,7 +15,15 @@ from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event
 from secureafl.presentation.labels import as_faced, kind, label_runs
 from secureafl.runs.digest import Digest
 from secureafl.runs.events import number, read_events
-from secureafl.runs.layout import EXPERIMENT, HOLDINGS, PROVENANCE, RESULT, is_run, read_json
+from secureafl.runs.layout import (
+    EXPERIMENT,
+    HOLDINGS,
+    PROVENANCE,
+    RESULT,
+    is_deployed,
+    is_run,
+    read_json,
+)
 from secureafl.runs.summary import summarise
 from secureafl.settings import refuse_old_names
 from secureafl.toml import read_toml
@@ -78,9 +86,14 @@ class Run:
         return self.result is not None
 
     @property
+    def deployed(self) -> bool:
+        """Whether its clients are real: then nobody knows who of them is malicious."""
+        return is_deployed(self.path)
+
+    @property
     def faced(self) -> Mapping[str, Any]:
         """The experiment, with the attack its clients brought if it names none."""
-        return as_faced(self.experiment, self.digest.malicious > 0)
+        return as_faced(self.experiment, self.digest.malicious > 0, self.deployed)
 
     @property
     def rounds(self) -> int:
@@ -144,7 +157,7 @@ def read_run(path: Path) -> Run:
         holdings = _read_holdings(path / HOLDINGS)
     except SecureAflError as error:
         raise RunError(f"{error}; {_REMEDY}") from error
-    (label,) = label_runs([as_faced(experiment, digest.malicious > 0)])
+    (label,) = label_runs([as_faced(experiment, digest.malicious > 0, is_deployed(path))])
     name = path.resolve().name
     happened = (evaluations, arrivals, summary)
     return Run(path, name, *label, experiment, provenance, result, *happened, holdings, digest)
