@@ -315,6 +315,9 @@ def _follow(recording: Any, quiet: bool, as_json: bool) -> None:
     if not follow(recording, quiet):
         print(f"stopped; go on with: secureafl resume {path}", file=sys.stderr)
         raise typer.Exit(130)
+    if not quiet:
+        rounds = recording.simulation.experiment.rounds
+        print(f"finished: {rounds:,} rounds in {_clock(recording.seconds)}", file=sys.stderr)
     _say_result(path, quiet, as_json)
 
 
@@ -327,7 +330,6 @@ def _say_result(path: Path, quiet: bool, as_json: bool) -> None:
         print(json.dumps({**result, "folder": str(path)}))
     elif not quiet:
         print_comparison([path])
-        print(f"finished: {result['rounds']:,} rounds in {_clock(result['seconds'])}")
         print(f"run folder: {path}\nreport:     secureafl report {path}")
 
 

@@ -85,7 +85,8 @@ def serve(
     if not service.finished:
         print(f"stopped; go on with the same command, --out {path}", file=sys.stderr)
         raise typer.Exit(130)
-    print(f"finished: {experiment.rounds:,} rounds")
+    if not quiet:
+        print(f"finished: {experiment.rounds:,} rounds", file=sys.stderr)
     print(f"run folder: {path}\nreport:     secureafl report {path}")
 
 
