@@ -69,8 +69,14 @@ def _missing(wanted: Mapping, stored: Mapping, above: str = "") -> Iterator[str]
     for name, value in wanted.items():
         if name not in stored:
             yield above + name
-        elif isinstance(value, Mapping) and isinstance(stored[name], Mapping):
+        elif _is_same_kind(value, stored[name]):
             yield from _missing(value, stored[name], f"{above}{name}.")
+
+
+def _is_same_kind(value: Any, stored: Any) -> bool:
+    """Whether these are two tables of settings, and if of plug-ins, of the same one."""
+    tables = isinstance(value, Mapping) and isinstance(stored, Mapping)
+    return tables and value.get("kind") == stored.get("kind")
 
 
 def write_result(

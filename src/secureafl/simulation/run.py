@@ -131,23 +131,28 @@ def open_run(experiment: Experiment, path: Path, checkpoint_seconds: float) -> R
     if not (path / EXPERIMENT).is_file():
         return start_run(experiment, path, checkpoint_seconds)
     require_same(experiment, path)
-    return _go_on(experiment, _open_unfinished(path), checkpoint_seconds)
+    return _go_on(experiment, path, checkpoint_seconds)
 
 
 def resume_run(path: Path, checkpoint_seconds: float) -> Recording:
     """Go on with a run that was interrupted; from the start if it left no checkpoint."""
-    folder = _open_unfinished(path)
-    return _go_on(stored_experiment(path), folder, checkpoint_seconds)
+    return _go_on(None, path, checkpoint_seconds)
 
 
-def _open_unfinished(path: Path) -> RunFolder:
+def _go_on(experiment: Experiment | None, path: Path, checkpoint_seconds: float) -> Recording:
+    """Go on with a run, whose folder knows the experiment if it is not given."""
     folder = RunFolder(path)
-    if folder.finished:
-        raise RunError(f"{path}: already finished; see it with 'secureafl report {path}'")
-    return folder
+    try:
+        if folder.finished:
+            raise RunError(f"{path}: already finished; see it with 'secureafl report {path}'")
+        made = experiment or stored_experiment(path)
+        return _restored(made, folder, checkpoint_seconds)
+    except BaseException:
+        folder.close()
+        raise
 
 
-def _go_on(experiment: Experiment, folder: RunFolder, checkpoint_seconds: float) -> Recording:
+def _restored(experiment: Experiment, folder: RunFolder, checkpoint_seconds: float) -> Recording:
     checkpoint, path = folder.load_checkpoint(), folder.path
     simulation = Simulation(experiment)
     expected = read_json(path / PROVENANCE).get("data_fingerprint")
