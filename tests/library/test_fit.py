@@ -201,6 +201,13 @@ def test_loss_and_metrics_can_be_ones_own(short):
     assert result.settings["task"]["loss_name"] == "CrossEntropyLoss"
 
 
+def test_runs_of_several_modules_are_told_apart_by_their_settings_alone(short, tmp_path):
+    for name, model in (("async_sgd", linear()), ("kardam", nn.Linear(4, 2))):
+        short(model, (X, Y), defense=name).path.rename(tmp_path / name)
+    found = secureafl.RunResults([tmp_path / "async_sgd", tmp_path / "kardam"])
+    assert found.table["defence"].tolist() == ["async_sgd", "kardam"]
+
+
 def test_inputs_stay_as_they_are_if_told(short):
     result = short(linear(), (X, Y), standardise=False)
     torch.testing.assert_close(result.model(X), result.model.module(torch.tensor(X).float()))

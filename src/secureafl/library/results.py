@@ -40,6 +40,10 @@ class RunResult:
     ['round', 'ter']
     """
 
+    path: Path
+    summary: dict[str, Any]  # the content of result.json
+    settings: dict[str, Any]  # of experiment.toml
+
     def __init__(self, path: Path | str, module: nn.Module | None = None) -> None:
         """Read a run folder; `module` is the network of its model, if its task cannot make one."""
         self.path = Path(path)
@@ -47,8 +51,8 @@ class RunResult:
             raise NoRunError(f"{path}: not a run folder (no {EXPERIMENT})")
         if not (self.path / RESULT).is_file():
             raise RunError(f"{path}: unfinished; go on with 'secureafl resume {path}'")
-        self.summary: dict[str, Any] = read_json(self.path / RESULT)
-        self.settings: dict[str, Any] = read_toml(self.path / EXPERIMENT)
+        self.summary = read_json(self.path / RESULT)
+        self.settings = read_toml(self.path / EXPERIMENT)
         self._module = module
 
     @property

@@ -47,6 +47,7 @@ class TrainedModel(nn.Module):
             [ 2.]])
     """
 
+    module: nn.Module
     mean: Tensor
     std: Tensor
 

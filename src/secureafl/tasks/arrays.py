@@ -34,8 +34,8 @@ class Arrays:
     """A module and samples of one's own; the settings are checksums and names."""
 
     module: str  # the name of its class
-    weights: str  # the checksum of those it starts from
-    samples: str  # the checksum of training and test samples
+    weights_checksum: str  # of those it starts from
+    samples_checksum: str  # of training and test samples
     loss_name: str = ""
     standardised: bool = True
     given: InitVar[Given | None] = None
