@@ -331,6 +331,12 @@ def test_mistake_is_told_in_one_line_with_its_remedy(short, tmp_path, mistake):
     [
         ({"learning_rat": 0.1}, "did you mean 'learning_rate'?"),
         ({"task": "cifar10"}, "leave it out"),
+        ({"seed": -1}, "seed = -1"),
+        ({"clients": "ten"}, "clients = 'ten': give a whole number"),
+        ({"rounds": 0}, "rounds = 0"),
+        ({"malicious": 2.0, "attack": "sign_flip"}, "give a share from 0 to 1"),
+        ({"attack": secureafl.attacks.SignFlip}, "that is the class; give SignFlip()"),
+        ({"training": 3}, "give a table of settings"),
         ({"partition": "by_recording"}, "has no recordings"),
         ({"attack": "sign_flp"}, "did you mean 'sign_flip'?"),
         ({"loss": nn.CrossEntropyLoss(reduction="none")}, "give the mean over a batch"),
