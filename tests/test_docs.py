@@ -29,7 +29,7 @@ FOREIGN = {
 WORD = r"[A-Za-z_]\w*"
 DOTTED = rf"{WORD}(\.{WORD})+"
 FILE = (
-    r"[\w./*-]*\.(py|md|toml|jsonl?|cff|cu|css|html|svg|png|parquet|gz|bin|txt|crt|key|pub|csv)"
+    r"[\w./*-]*\.(py|md|toml|jsonl?|cff|cu|css|html|svg|png|parquet|gz|bin|txt|crt|key|pub|csv|pt2?|onnx|safetensors)"
     r"|[\w./-]+/"
 )
 KIND = rf"({WORD})(@{WORD})?"

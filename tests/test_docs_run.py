@@ -22,7 +22,7 @@ from secureafl.tasks import FashionMnist
 SMALL = {"rounds": 50, "clients": 5, "training.batch_size": 4}
 SMALL |= {"device": "cpu", "kernels": "reference"}
 # Whole only where somebody has an hour.
-SHORTER = {"budget=200": "budget=1"}
+SHORTER = {"budget=200": "budget=1", "rounds=1000": "rounds=20"}
 # A doctest; no experiment but a grid, or the settings of a server, which `test_docs.py` reads.
 OTHERWISE = (">>>", "[axes]", "[deployment]", "[superlink.")
 # The file that a page shows parts of.
@@ -67,7 +67,8 @@ def test_python_in_a_block_runs(page, block, tmp_path, make_run, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(ROOT / "examples")
     monkeypatch.setattr("secureafl.Experiment", brief)
-    monkeypatch.setattr("secureafl.redteam.search.find_engine", lambda name: engine_here)
+    for module in ("secureafl.redteam.search", "secureafl.library.running"):
+        monkeypatch.setattr(f"{module}.find_engine", lambda name: engine_here)
     for long, short in SHORTER.items():
         block = block.replace(long, short)
     module = SHOWN.get(page.name)

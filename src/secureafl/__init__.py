@@ -61,6 +61,13 @@ if TYPE_CHECKING:
     from secureafl.experiment import Training as Training
     from secureafl.experiment import from_mapping as from_mapping
     from secureafl.experiment import read_experiment as read_experiment
+    from secureafl.library.export import export_model as export_model
+    from secureafl.library.fitting import fit as fit
+    from secureafl.library.results import RunResult as RunResult
+    from secureafl.library.results import RunResults as RunResults
+    from secureafl.library.running import compare as compare
+    from secureafl.library.running import run as run
+    from secureafl.library.running import run_grid as run_grid
     from secureafl.linalg.rows import masked as masked
     from secureafl.linalg.rows import mean_of as mean_of
     from secureafl.linalg.rows import median_of as median_of
@@ -74,6 +81,8 @@ if TYPE_CHECKING:
     from secureafl.linalg.vectors import row as row
     from secureafl.linalg.vectors import set_row as set_row
     from secureafl.runs.query import results_table as results_table
+    from secureafl.runtime.trained_model import TrainedModel as TrainedModel
+    from secureafl.runtime.trained_model import load_model as load_model
     from secureafl.simulation.simulator import simulate as simulate
     from secureafl.tasks.classification import Classification as Classification
     from secureafl.tasks.in_memory import from_datasets as from_datasets
@@ -96,12 +105,17 @@ _NAMES = {
         "RootData SecantProducts ServerSnapshot ServerView"
     ),
     "experiment": "Evaluation Experiment Training from_mapping read_experiment",
+    "library.export": "export_model",
+    "library.fitting": "fit",
+    "library.results": "RunResult RunResults",
+    "library.running": "compare run run_grid",
     "linalg.rows": "masked mean_of median_of",
     "linalg.vectors": (
         "choose clipped computed_if cosine exact_norm exactly_scaled norm row set_row"
     ),
     "attacks.trigger": "TriggerAttack",
     "runs.query": "results_table",
+    "runtime.trained_model": "TrainedModel load_model",
     "simulation.simulator": "simulate",
     "tasks.classification": "Classification",
     "tasks.in_memory": "from_datasets from_tensors",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -133,7 +134,7 @@ class Experiment:
     client_weighting: Literal["equal", "samples"] = "equal"  # how much each client counts
     forget_after: int = 0  # rounds without an upload after which a client is forgotten; 0: never
     root_samples: int = 100  # clean ones of the server's own, for defences that need them
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: str = "auto"  # or cpu, cuda; of several GPUs one, cuda:1
     threads: int = 0  # for CPU arithmetic; 0: as many as torch likes
     kernels: Kernels = "auto"  # which version of the hot operations runs
     training: Training = field(default_factory=Training)
@@ -147,6 +148,7 @@ class Experiment:
     def __post_init__(self) -> None:
         self._check_plug_ins()
         require(0 <= self.seed < 2**63, "seed", self.seed, "give 0 or more, below 2**63")
+        require_device(self.device)
         require(1 <= self.rounds < 10**9, "rounds", self.rounds, "give 1 or more, below 10**9")
         require(1 <= self.clients <= 10**6, "clients", self.clients, "give 1 to 1,000,000")
         samples, after = self.root_samples, self.forget_after
@@ -190,6 +192,12 @@ class Experiment:
             return 0
         share = self.malicious
         return round(share * self.clients) if isinstance(share, float) else share
+
+
+def require_device(name: str) -> None:
+    """Raise unless this is how a device is called."""
+    remedy = "choose auto, cpu, cuda, or one GPU of several, such as cuda:1"
+    require(bool(re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", name)), "device", name, remedy)
 
 
 def from_mapping(values: Mapping[str, Any]) -> Experiment:

@@ -104,6 +104,15 @@ def to_mapping(value: Any, tables: Mapping[type, Table]) -> dict[str, Any]:
     return out
 
 
+def plug_in_settings(value: Any, tables: Mapping[type, Table]) -> dict[str, Any]:
+    """The table that names a plug-in: its kind, and the settings that are not the defaults."""
+    fields = dataclasses.fields(value)
+    changed = {f.name for f in fields if getattr(value, f.name) != _default(f)}
+    spelled = to_mapping(value, tables).items()
+    kind = short_name(value).partition("@")[0]
+    return {"kind": kind, **{name: given for name, given in spelled if name in changed}}
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The end of an error message about a misspelt word."""
     known = list(known)

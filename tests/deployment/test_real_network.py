@@ -10,19 +10,20 @@ import urllib.request
 
 import numpy as np
 import pytest
-import safetensors.numpy
 from deployment.network import Network
 from deployment.replay import replayed_weights
 
 from secureafl.attacks import SignFlip
 from secureafl.core.events import ArrivalEvent
+from secureafl.core.flat_model import flatten
 from secureafl.deployment.keys import make_certificates, make_key, register, revoke
 from secureafl.deployment.processes import free_port, is_alive
 from secureafl.runs.events import read_events
+from secureafl.runtime.trained_model import load_model
 
 
 def final_weights(run):
-    return safetensors.numpy.load_file(run / "model.safetensors")["weights"]
+    return flatten(load_model(run).module).detach().numpy()
 
 
 def replayed(run):

@@ -68,7 +68,7 @@ def file(cli):
 
 
 def test_command_searches_and_makes_the_page(file, monkeypatch):
-    monkeypatch.setattr("secureafl.cli.sweeping.find_engine", lambda name: engine_here)
+    monkeypatch.setattr("secureafl.library.running.find_engine", lambda name: engine_here)
     words = ("kardam", "small.toml", "--budget", 2, "--seeds", "101", "--out", "found")
     code, out, err = file.run_here("redteam", *words)
     assert code == 0, err
@@ -82,7 +82,7 @@ def test_command_searches_and_makes_the_page(file, monkeypatch):
 
 
 def test_command_searches_for_several_defences_side_by_side(file, monkeypatch):
-    monkeypatch.setattr("secureafl.cli.sweeping.find_engine", lambda name: engine_here)
+    monkeypatch.setattr("secureafl.library.running.find_engine", lambda name: engine_here)
     words = ("kardam,async_sgd", "small.toml", "--malicious", "0.25", "--budget", 1)
     code, out, err = file.run_here("redteam", *words, "--seeds", "101", "--out", "found")
     assert code == 0, err

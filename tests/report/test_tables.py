@@ -3,9 +3,10 @@ import re
 from pathlib import Path
 
 import pytest
-from report.run_folders import arrival, default_result, evaluation
+from report.run_folders import arrival, default_events, default_result, evaluation
 
 from secureafl.core.errors import RunError
+from secureafl.report.figures import clients
 from secureafl.report.formatting import late_figures, mean_and_deviation
 from secureafl.report.headline import headlines
 from secureafl.report.tables import Late, compare, read_run, read_runs
@@ -122,6 +123,20 @@ def test_attack_that_clients_brought_is_told(make_run):
     assert run.arrivals.malicious.any()
     assert (run.scene, compare([run])[0].attack) == ("attacks by clients", "attacks by clients")
     assert headlines(read_runs([run.path]))[0].startswith("Under attacks by clients, secure_afl")
+
+
+def test_report_of_a_deployment_does_not_claim_to_know_that_nobody_attacked(make_run):
+    quiet = [event for event in default_events() if not event.get("malicious")]
+    run = make_run("a", attack="none", events=quiet)
+    assert headlines(read_runs([run]))[0].startswith("Without an attack, ")
+    assert "All these clients are honest" in clients(read_run(run), 1).caption
+    (run / "server").mkdir()
+    deployed = read_run(run)
+    assert (deployed.scene, compare([deployed])[0].attack) == ("no known attack",) * 2
+    assert headlines([deployed])[0].startswith("Without a known attack, ")
+    picture = clients(deployed, 1)
+    assert "the server does not know" in picture.caption
+    assert "honest" not in picture.alt
 
 
 def test_headline_averages_runs_that_differ_in_the_seed_only(make_run):

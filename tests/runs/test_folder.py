@@ -139,7 +139,7 @@ def test_nothing_but_the_run_folder_is_left_beside_it(folder):
 
 
 def test_others_may_read_what_a_run_leaves(folder):
-    folder.save_model({"weights": np.ones(3)})
+    folder.save_model({"weights": np.ones(3)}, {"inputs": "float32"})
     assert (folder.path / "model.safetensors").stat().st_mode & 0o777 == 0o644
 
 

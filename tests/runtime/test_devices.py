@@ -11,7 +11,7 @@ from stepping import threads
 from secureafl.core.errors import ConfigError
 from secureafl.kernels import reference
 from secureafl.kernels.dispatch import using_kernels, version_for
-from secureafl.runtime.devices import ComputeContext
+from secureafl.runtime.devices import ComputeContext, choose_device
 from secureafl.simulation.simulator import Simulation
 
 HERE = torch.zeros(3)
@@ -101,3 +101,25 @@ def test_another_thread_chooses_for_itself():
         other.join()
         assert version_for(HERE) is reference
     assert found[0] is not reference
+
+
+def test_gpu_is_chosen_by_its_number(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert choose_device("cuda:1") == torch.device("cuda", 1)
+    assert choose_device("auto") == choose_device("cuda") == torch.device("cuda")
+    with pytest.raises(ConfigError, match="no such GPU; torch sees 2 here, numbered from 0"):
+        choose_device("cuda:2")
+    for name in ("gpu", "cuda:", "cuda:x", "cuda:-1", "CPU", "cpu:0"):
+        with pytest.raises(ConfigError, match="such as cuda:1"):
+            tiny(device=name)
+
+
+def test_context_makes_its_gpu_the_current_one_and_puts_back_the_other(monkeypatch):
+    current = [0]
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current[-1])
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    second, third = (ComputeContext(0, device=torch.device("cuda", n)) for n in (1, 2))
+    with second, third, second, ComputeContext(0, device=torch.device("cuda")):
+        assert current[-1] == 1
+    assert current == [0, 1, 2, 1, 2, 1, 0]

@@ -13,13 +13,14 @@ import typer
 
 from secureafl import __version__
 from secureafl.cli import data as data_sets
-from secureafl.cli import deploy
+from secureafl.cli import deploy, starting
 from secureafl.cli.bench import EXAMPLE, bench
 from secureafl.cli.check import EXAMPLE as CHECK_EXAMPLE
 from secureafl.cli.check import check
 from secureafl.cli.dashboard import EXAMPLE as DASHBOARD_EXAMPLE
 from secureafl.cli.dashboard import dashboard
 from secureafl.cli.given import settings_given
+from secureafl.cli.options import DEVICE
 from secureafl.cli.redteam import EXAMPLE as REDTEAM_EXAMPLE
 from secureafl.cli.redteam import redteam
 from secureafl.cli.reproduce import EXAMPLE as REPRODUCE_EXAMPLE
@@ -72,14 +73,6 @@ class Listed(StrEnum):
     arrivals = "arrivals"
 
 
-class Device(StrEnum):
-    """Where the arithmetic runs."""
-
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-
-
 class Engine(StrEnum):
     """Where the cells of a sweep run."""
 
@@ -106,7 +99,7 @@ Task = Annotated[str | None, typer.Option(help="Task, as in 'secureafl list task
 Rounds = Annotated[int | None, typer.Option(help="Arrivals to simulate.")]
 Clients = Annotated[int | None, typer.Option(help="Number of clients.")]
 Seed = Annotated[int | None, typer.Option(help="Everything random follows from it.")]
-Where = Annotated[Device | None, typer.Option(help="Where to compute.")]
+Where = Annotated[str | None, DEVICE]
 WithKernels = Annotated[
     Kernels | None,
     typer.Option(help="Force plain torch, or what is compiled for a CPU or GPU."),
@@ -149,6 +142,7 @@ def run(
 ) -> None:
     """Run one experiment and leave everything in a run folder."""
     from secureafl.experiment import from_mapping, with_settings
+    from secureafl.library.running import free_folder, run_name
     from secureafl.simulation.run import start_run
 
     plain = {"task": task, "defense": defense, "attack": attack}
@@ -156,7 +150,7 @@ def run(
     plain |= {"device": device, "kernels": kernels}
     changes = settings_given(plain, data_dir, set_)
     experiment = from_mapping(with_settings(_read(file), changes))
-    path = out or _free_folder(Path("runs"), _run_name(experiment))
+    path = out or free_folder(Path("runs"), run_name(experiment))
     _follow(start_run(experiment, path, checkpoint_seconds), quiet, as_json)
 
 
@@ -206,6 +200,7 @@ def compare(
 ) -> None:
     """Run an experiment with several defences and attacks side by side, and make a report."""
     from secureafl.cli.sweeping import report_comparison, run_with_progress
+    from secureafl.library.running import free_folder
     from secureafl.sweep.grid import cross
 
     plain = {"rounds": rounds, "clients": clients, "seed": seed}
@@ -213,7 +208,7 @@ def compare(
     changes = settings_given(plain, data_dir, set_)
     cells = cross(_read(file), _words(defenses), _words(attacks), changes)
     name = f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
-    folder = out or _free_folder(Path("runs"), name)
+    folder = out or free_folder(Path("runs"), name)
     with stoppable(f"the same command with --out {folder} goes on"):
         finished = run_with_progress(cells, folder, "local", workers, checkpoint_seconds, quiet)
     report_comparison(finished, folder, quiet)
@@ -293,6 +288,8 @@ app.command(epilog=EXAMPLE)(bench)
 app.command(epilog=CHECK_EXAMPLE)(check)
 app.command(epilog=DASHBOARD_EXAMPLE)(dashboard)
 app.command(epilog=data_sets.EXAMPLE)(data_sets.data)
+app.command(epilog=starting.EXPORT_EXAMPLE)(starting.export)
+app.command(epilog=starting.INIT_EXAMPLE)(starting.init)
 app.command(epilog=REDTEAM_EXAMPLE)(redteam)
 app.command(epilog=REPRODUCE_EXAMPLE)(reproduce)
 app.command(epilog=RESULTS_EXAMPLE)(results)
@@ -312,28 +309,18 @@ def _read(file: Path | None) -> dict[str, Any]:
 
 def _follow(recording: Any, quiet: bool, as_json: bool) -> None:
     """Show a run's progress to its end, or stop it cleanly when asked to."""
-    from secureafl.cli.progress import make_display
     from secureafl.cli.screen import note_majority
-    from secureafl.sweep.cells import Update
-    from secureafl.sweep.local import until_stopped
-    from secureafl.sweep.tally import RunProgress
+    from secureafl.library.running import follow
 
-    path, simulation = recording.folder.path, recording.simulation
+    path = recording.folder.path
     if not quiet:
-        note_majority([simulation.experiment])
-    progress, shown = RunProgress(round=simulation.round), 0.0
-    with make_display({path.name: simulation.experiment.rounds}, quiet) as display:
-        display.tell(Update(path.name, progress, "running"))
-        for event in until_stopped(recording):
-            progress = progress.after(event)
-            if time.monotonic() - shown >= 0.1:
-                display.tell(Update(path.name, progress, "running"))
-                shown = time.monotonic()
-        ended = "finished" if simulation.finished else "stopped"
-        display.tell(Update(path.name, progress, ended))
-    if not simulation.finished:
+        note_majority([recording.simulation.experiment])
+    if not follow(recording, quiet):
         print(f"stopped; go on with: secureafl resume {path}", file=sys.stderr)
         raise typer.Exit(130)
+    if not quiet:
+        rounds = recording.simulation.experiment.rounds
+        print(f"finished: {rounds:,} rounds in {_clock(recording.seconds)}", file=sys.stderr)
     _say_result(path, quiet, as_json)
 
 
@@ -349,19 +336,11 @@ def _say_result(path: Path, quiet: bool, as_json: bool) -> None:
         print(f"run folder: {path}\nreport:     secureafl report {path}")
 
 
-def _run_name(experiment: Any) -> str:
-    from secureafl.settings import name_for_files
-
-    parts = [name_for_files(x) for x in (experiment.task, experiment.defense, experiment.attack)]
-    return "-".join([*parts, f"seed{experiment.seed}"])
-
-
-def _free_folder(parent: Path, name: str) -> Path:
-    """A folder nobody has used: name, name-2, and so on."""
-    path, number = parent / name, 2
-    while path.exists():
-        path, number = parent / f"{name}-{number}", number + 1
-    return path
+def _clock(seconds: float) -> str:
+    """A time for people: 4.2 s, or hours, minutes and seconds."""
+    whole = int(seconds)
+    clock = f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+    return clock if seconds >= 60 else f"{seconds:.1f} s"
 
 
 def _words(text: str) -> list[str]:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from secureafl.cli.options import DEVICE
+
 if TYPE_CHECKING:
     import torch
     from rich.console import Console
@@ -39,9 +41,7 @@ def bench(
         str, typer.Option(help="Numbers of parameters; the first is the main case's.")
     ] = "139960,500000,1000000",
     buffers: Annotated[str, typer.Option(help="Numbers of pairs remembered per client.")] = "1,3,5",
-    device: Annotated[
-        Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")
-    ] = "auto",
+    device: Annotated[str, DEVICE] = "auto",
     kernels: Annotated[Kernels, typer.Option(help="Version of the hot operations.")] = "auto",
     threads: Annotated[int, typer.Option(help="For the CPU; 0: as many as torch likes.")] = 0,
     out: Annotated[
@@ -86,7 +86,8 @@ def _prepare(device: str, kernels: Kernels, threads: int) -> tuple[torch.device,
 
     remedy = f"give 0 (automatic) to {_MOST_THREADS}"
     require(0 <= threads <= _MOST_THREADS, "--threads", threads, remedy)
-    compute, chosen = ComputeContext(threads, kernels), choose_device(device)
+    chosen = choose_device(device)
+    compute = ComputeContext(threads, kernels, chosen)
     with compute:
         version_for(torch.empty(0, device=chosen))
     return chosen, compute

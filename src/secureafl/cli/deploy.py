@@ -85,12 +85,14 @@ def serve(
     if not service.finished:
         print(f"stopped; go on with the same command, --out {path}", file=sys.stderr)
         raise typer.Exit(130)
+    if not quiet:
+        print(f"finished: {experiment.rounds:,} rounds", file=sys.stderr)
     print(f"run folder: {path}\nreport:     secureafl report {path}")
 
 
 def _watch(service: Service, rounds: int, quiet: bool, told: list[int]) -> None:
     """Keep the service running and show its progress."""
-    from secureafl.cli.progress import make_display
+    from secureafl.presentation.progress import make_display
     from secureafl.runs.events import last_events
     from secureafl.sweep.cells import Update
     from secureafl.sweep.tally import RunProgress

@@ -6,6 +6,9 @@ import typer
 
 EngineName = Literal["local", "ray", "slurm"]  # `sweep.engines.EngineName`, which needs torch
 Engine = Annotated[EngineName, typer.Option(help="Where runs are computed.")]
+DEVICE = typer.Option(
+    metavar="DEVICE", help="Where to compute: auto, cpu, cuda, or one GPU of several, cuda:1."
+)
 Workers = Annotated[
     int, typer.Option(min=0, help="Runs (jobs on a cluster) at a time; 0: as many as fit.")
 ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from secureafl.cli.given import settings_given
-from secureafl.cli.options import CheckpointSeconds, Engine, EngineName, Workers
+from secureafl.cli.options import DEVICE, CheckpointSeconds, Engine, EngineName, Workers
 from secureafl.cli.stopping import stoppable
 from secureafl.core.errors import ConfigError
 
@@ -61,9 +61,7 @@ def redteam(
     ] = False,
     rounds: Annotated[int | None, typer.Option(help="Arrivals in a run of full length.")] = None,
     clients: Annotated[int | None, typer.Option(help="Number of clients.")] = None,
-    device: Annotated[
-        Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Where to compute.")
-    ] = None,
+    device: Annotated[str | None, DEVICE] = None,
     data_dir: Annotated[str | None, typer.Option(help="Folder of the data set.")] = None,
     set_: Annotated[
         list[str] | None,

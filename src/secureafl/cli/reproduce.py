@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from secureafl.cli.options import CheckpointSeconds, Engine, EngineName, Workers
+from secureafl.cli.options import DEVICE, CheckpointSeconds, Engine, EngineName, Workers
 from secureafl.cli.stopping import stoppable
 
 if TYPE_CHECKING:
@@ -38,9 +38,7 @@ def reproduce(
     fast: Annotated[
         bool, typer.Option("--fast", help="Scaled down: minutes on two cores; the page says so.")
     ] = False,
-    device: Annotated[
-        Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")
-    ] = "auto",
+    device: Annotated[str, DEVICE] = "auto",
     data_dir: Annotated[str, typer.Option(help="Folder of the data set.")] = "",
     engine: Engine = "local",
     workers: Workers = 0,
@@ -97,7 +95,7 @@ def _run_measured(
     cells: Mapping[str, Experiment], folder: Path, checkpoint_seconds: float, quiet: bool
 ) -> bool:
     """Run one cell after the other: measuring beside a run is not part of any engine."""
-    from secureafl.cli.progress import make_display
+    from secureafl.presentation.progress import make_display
     from secureafl.reproduce.estimation import run_measured
     from secureafl.runs.layout import RESULT
     from secureafl.sweep.cells import Update

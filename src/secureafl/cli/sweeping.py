@@ -10,13 +10,13 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from secureafl.cli.progress import make_display
 from secureafl.cli.screen import note_majority, print_comparison
 from secureafl.experiment import Experiment
+from secureafl.library.running import run_cells
 from secureafl.report.cells import cell_of
 from secureafl.report.formatting import shares, spread
 from secureafl.report.page import write_report
-from secureafl.sweep.engines import EngineName, find_engine, run_sweep
+from secureafl.sweep.engines import EngineName
 
 
 def run_with_progress(
@@ -30,17 +30,7 @@ def run_with_progress(
     """Run the cells that have no result yet; return the names of all that are finished."""
     if not quiet:
         note_majority(cells.values())
-    states: dict[str, str] = {}
-    run_cells = find_engine(engine)
-    with make_display({name: cell.rounds for name, cell in cells.items()}, quiet) as display:
-        for update in run_sweep(run_cells, cells, folder, workers, checkpoint_seconds):
-            display.tell(update)
-            states[update.cell] = update.state
-            if update.state == "waiting":
-                display.note(f"{update.cell} failed and is tried again later: {update.message}")
-            elif update.state == "failed":
-                display.note(f"{update.cell} failed: {update.message}")
-    return [name for name in cells if states[name] == "finished"]
+    return run_cells(cells, folder, engine, workers, checkpoint_seconds, quiet)
 
 
 def report_comparison(names: Sequence[str], folder: Path, quiet: bool) -> None:

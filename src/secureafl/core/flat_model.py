@@ -41,11 +41,21 @@ def call_flat(model: nn.Module, weights: Float[Tensor, " d"], inputs: Tensor) ->
     >>> torch.equal(secureafl.call_flat(model, secureafl.flatten(model), inputs), model(inputs))
     True
     """
-    named = _named(_learnt(model), weights)
-    for name in _statistics(model):
-        # Whatever a poisoned step made of a variance, its root must exist.
-        named[name] = named[name].clamp(min=0) if name.endswith(_VARIANCE) else named[name]
+    named = _trained(model, weights)
     return functional_call(_in_mode(model, training=False), named, (inputs,))
+
+
+def named_state(model: nn.Module, weights: Float[Tensor, " d"]) -> dict[str, Tensor]:
+    """The `state_dict` of `model` as it is used after training, with all it learnt in a vector."""
+    learnt, found = _learnt(model), _trained(model, weights)
+    # By identity: a tensor that two layers share has two names there.
+    trained = {id(learnt[name]): value.to(learnt[name].dtype) for name, value in found.items()}
+    state = model.state_dict(keep_vars=True)
+    return {
+        name: trained.get(id(value), value).detach()
+        for name, value in state.items()
+        if isinstance(value, Tensor)
+    }
 
 
 def train_flat(
@@ -86,6 +96,15 @@ def _statistics(model: nn.Module) -> dict[str, Tensor]:
         for start, layer in _batch_norms(model).items()
         for key in ("running_mean", _VARIANCE)
     }
+
+
+def _trained(model: nn.Module, weights: Tensor) -> dict[str, Tensor]:
+    """The pieces of a flat vector by name, such that the model can be evaluated with them."""
+    named = _named(_learnt(model), weights)
+    for name in _statistics(model):
+        # Whatever a poisoned step made of a variance, its root must exist.
+        named[name] = named[name].clamp(min=0) if name.endswith(_VARIANCE) else named[name]
+    return named
 
 
 def _spare_counters(model: nn.Module) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ from secureafl.core.events import ArrivalEvent, EvaluationEvent
 from secureafl.presentation.labels import as_faced, as_text, flat_texts, kind
 from secureafl.runs.digest import Digest, Score
 from secureafl.runs.lanes import Lane, explain_suspicion, lanes, name_suspects
+from secureafl.runs.layout import is_deployed
 from secureafl.runs.pace import Moment
 from secureafl.runs.thinned import Cursor, Thinned
 from secureafl.runs.watch import Watch
@@ -77,6 +78,7 @@ def _whole(watch: Watch, place: Place, first_lane: int) -> dict[str, Any]:
 def head(name: str, watch: Watch) -> dict[str, Any]:
     """Which run this is, its state and its counts."""
     settings, digest = watch.settings, watch.digest
+    faced = as_faced(settings, digest.malicious > 0, is_deployed(watch.path))
     planned, clients = settings.get("rounds"), settings.get("clients")
     per_second = watch.pace.per_second if not watch.result else None
     return {
@@ -90,7 +92,7 @@ def head(name: str, watch: Watch) -> dict[str, Any]:
         "clients": clients if type(clients) is int else None,
         "seen": len(digest.clients),
         "defense": kind(settings, "defense"),
-        "attack": kind(as_faced(settings, digest.malicious > 0), "attack"),
+        "attack": kind(faced, "attack"),
         "task": kind(settings, "task"),
         "seed": as_text(settings.get("seed", "")),
         "accepted": digest.accepted,

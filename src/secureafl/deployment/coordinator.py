@@ -63,13 +63,13 @@ class Coordinator:
         self._evaluated = experiment.evaluation.rounds(experiment.rounds)
         self._malicious: set[int] = set()
         self.step_seconds = self.step_cpu_seconds = 0.0  # the last step took; of this thread's time
-        self._compute = ComputeContext(experiment.threads, experiment.kernels)
+        self.device = choose_device(experiment.device)
+        self._compute = ComputeContext(experiment.threads, experiment.kernels, self.device)
         with self._compute:
             self._prepare()
 
     def _prepare(self) -> None:
         made = self.experiment
-        self.device = choose_device(made.device)
         self._data = made.task.load()
         model = seeded_model(made, self.device)
         data = on_device(self._data, self.device)
@@ -329,7 +329,8 @@ class Coordinator:
                 "data": self._data.source,
                 "malicious_clients": sorted(self._malicious),
             }
-            write_result(self.folder, self.experiment, self.weights, facts, self._seconds())
+            parts = (self.experiment, self._test, self.weights)
+            write_result(self.folder, *parts, facts, self._seconds())
             self._journal.close()
             for path in (self.folder.path / BEFORE, *journals(self.folder.path).values()):
                 path.unlink(missing_ok=True)

@@ -56,13 +56,13 @@ class Trainer:
     def __init__(self, experiment: Experiment, client_options: ClientOptions) -> None:
         """Load the data."""
         self._experiment = _with_options(experiment, client_options)
-        self._compute = ComputeContext(experiment.threads)
+        self._device = choose_device(self._experiment.device)
+        self._compute = ComputeContext(experiment.threads, device=self._device)
         with self._compute:
             self._prepare(client_options)
 
     def _prepare(self, client_options: ClientOptions) -> None:
         made = self._experiment
-        self._device = choose_device(made.device)
         data = made.task.load()
         dealt = client_options.data == DEALT
         self._shards = deal_samples(made, data) if dealt else _all_of(data, made)

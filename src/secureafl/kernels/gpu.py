@@ -206,9 +206,13 @@ def lbfgs_shares(inner: Inner, appended: Tensor, pairs: int, max_correction: flo
     return shares
 
 
-@functools.cache
 def _kernel(name: str, clients: int = 1, slots: int = 2) -> Any:
     """A kernel of `gpu_code.cu`, compiled for these numbers."""
+    return _kernel_on(torch.cuda.current_device(), name, clients, slots)
+
+
+@functools.cache
+def _kernel_on(device: int, name: str, clients: int, slots: int) -> Any:
     threads, resident = _threads(clients)
     numbers = {"CLIENTS": clients, "SLOTS": slots, "THREADS": threads, "WIDTH": WIDTH}
     numbers |= {"RESIDENT": resident, "LONGEST": LONGEST, **_PLACES}

@@ -14,9 +14,16 @@ if TYPE_CHECKING:
 ONE_CLIENT = 256  # threads of a block of a kernel that works on one client
 
 
-@functools.cache
 def compiled(file: str, name: str, numbers: tuple[tuple[str, Any], ...], *lines: str) -> Any:
     """A kernel of a file, compiled with these numbers as macros and these lines before it."""
+    return _compiled_on(torch.cuda.current_device(), file, name, numbers, *lines)
+
+
+@functools.cache
+def _compiled_on(
+    device: int, file: str, name: str, numbers: tuple[tuple[str, Any], ...], *lines: str
+) -> Any:
+    """Compiled for the current GPU, whose number is part of the key: it runs on no other."""
     folder = files("secureafl.kernels")
     given = [f"#define {key} {value}" for key, value in (("ONE_CLIENT", ONE_CLIENT), *numbers)]
     parts = [folder.joinpath(part).read_text() for part in ("gpu_sums.cu", file)]

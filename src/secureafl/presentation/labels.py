@@ -10,8 +10,11 @@ from secureafl.toml import flatten
 
 # These do not make two runs different experiments; the attack decides the scene instead.
 _SHARED = ("seed", "threads", "device", "attack", "defense.", "task.kind")
+# Nor do these of `secureafl.fit`, which tell nobody anything.
+_SHARED += ("task.weights_checksum", "task.samples_checksum")
 _LONGEST = 60
 _BROUGHT = "attacks by clients"  # `secureafl join --attack`: the experiment does not name them
+UNKNOWN = "no known attack"  # of a deployment: who is malicious, a server does not know
 
 
 class Labels(NamedTuple):
@@ -27,15 +30,17 @@ def kind(experiment: Mapping[str, Any], part: str) -> str:
     return str(found.get("kind", "unknown") if isinstance(found, Mapping) else found)
 
 
-def as_faced(experiment: Mapping[str, Any], attacked: bool) -> Mapping[str, Any]:
+def as_faced(experiment: Mapping[str, Any], attacked: bool, deployed: bool) -> Mapping[str, Any]:
     """The experiment with the attack that was met: clients of a deployment may bring their own.
 
     Args:
         experiment: The settings of a run.
         attacked: Whether any of its uploads was known to be malicious.
+        deployed: Whether its clients are real, so that there may be more than is known.
     """
-    brought = attacked and kind(experiment, "attack") == "none"
-    return {**experiment, "attack": {"kind": _BROUGHT}} if brought else experiment
+    met = _BROUGHT if attacked else UNKNOWN if deployed else "none"
+    named = met == "none" or kind(experiment, "attack") != "none"
+    return experiment if named else {**experiment, "attack": {"kind": met}}
 
 
 def flat_texts(values: Mapping[str, Any]) -> dict[str, str]:

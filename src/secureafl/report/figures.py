@@ -113,14 +113,17 @@ def clients(run: Run, number: int) -> Picture | None:
         "Bars of malicious clients are hatched and stand on the shaded right: those should be "
         "mostly refused, the others mostly accepted."
     )
+    nobody = "All these clients are honest: they should be mostly accepted."
+    if run.deployed:
+        nobody = "Which of these clients are malicious, if any, the server does not know."
     if np.unique(counts.client).size < counts.client.size:
         expected += " Who attacked only for a while stands on both sides, with the uploads of each."
     return Picture(
         f"clients-{number:02d}-{slug(run.name)}.svg",
         "Accepted and refused uploads per client",
-        expected if malicious else "All these clients are honest: they should be mostly accepted.",
+        expected if malicious else nobody,
         f"Bar chart of accepted and refused uploads for {run.name}: "
-        f"{counts.client.size - malicious} honest and {malicious} malicious clients.",
+        f"{counts.client.size - malicious} {counts.others} and {malicious} malicious clients.",
         render((9, 3.4), lambda figure: _bars(figure, counts)),
     )
 
@@ -149,6 +152,7 @@ class _Counts(NamedTuple):
     malicious: np.ndarray
     accepted: np.ndarray
     refused: np.ndarray
+    others: str  # what clients are that are not known to be malicious
 
 
 def _panels(
@@ -223,7 +227,8 @@ def _count(run: Run) -> _Counts:
     (malicious, ids), index = np.unique(pairs, axis=1, return_inverse=True)
     accepted = np.bincount(index, weights=run.arrivals.accepted, minlength=ids.size)
     refused = np.bincount(index, minlength=ids.size) - accepted
-    return _Counts(ids, malicious > 0, accepted, refused)
+    others = "other" if run.deployed else "honest"
+    return _Counts(ids, malicious > 0, accepted, refused, others)
 
 
 def _bars(figure: Figure, counts: _Counts) -> None:
@@ -238,7 +243,8 @@ def _bars(figure: Figure, counts: _Counts) -> None:
         hatch = "////" if malicious else ""
         _stack(axis, start, np.zeros_like(yes), yes, BLUE, hatch)
         _stack(axis, start, yes, no, ORANGE, hatch)
-        _name_group(axis, malicious, counts.accepted[chosen], counts.refused[chosen])
+        name = "malicious" if malicious else counts.others
+        _name_group(axis, name, counts.accepted[chosen], counts.refused[chosen])
     axis.grid(visible=False, axis="x")
     axis.margins(x=0.01)
     axis.set_ylim(bottom=0)
@@ -277,13 +283,12 @@ def _means(values: np.ndarray, block: int) -> np.ndarray:
     return np.add.reduceat(values, starts) / np.diff([*starts, values.size])
 
 
-def _name_group(axis: Axes, malicious: bool, accepted: np.ndarray, refused: np.ndarray) -> None:
+def _name_group(axis: Axes, name: str, accepted: np.ndarray, refused: np.ndarray) -> None:
     total = accepted.sum() + refused.sum()
     if total:
-        text = f"{accepted.size:,} {'malicious' if malicious else 'honest'} clients, " + (
-            f"{accepted.sum() / total:.0%} accepted"
-        )
-        axis.set_title(text, loc="right" if malicious else "left", fontsize=10, fontweight="bold")
+        text = f"{accepted.size:,} {name} clients, {accepted.sum() / total:.0%} accepted"
+        side = "right" if name == "malicious" else "left"
+        axis.set_title(text, loc=side, fontsize=10, fontweight="bold")
 
 
 def _name_clients(axis: Axes, counts: _Counts) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from secureafl.presentation.labels import UNKNOWN
 from secureafl.report.formatting import number
 from secureafl.report.tables import Run
 
@@ -21,7 +22,8 @@ def headlines(runs: Iterable[Run]) -> list[str]:
 
 
 def _sentence(scene: str, variants: Sequence[Sequence[Run]]) -> str:
-    where = "Without an attack" if scene == "no attack" else f"Under {scene}"
+    quiet = {"no attack": "Without an attack", UNKNOWN: "Without a known attack"}
+    where = quiet.get(scene, f"Under {scene}")
     if len(variants) <= _NAMED_ONE_BY_ONE or not all(_ended(runs) for runs in variants):
         return f"{where}, {_joined([_clause(runs) for runs in variants])}."
     ranked = sorted(variants, key=lambda runs: _late_mean(runs, runs[0].metric))

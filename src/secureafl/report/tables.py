@@ -22,6 +22,7 @@ from secureafl.runs.layout import (
     HOLDINGS,
     PROVENANCE,
     RESULT,
+    is_deployed,
     is_run,
     read_json,
 )
@@ -87,9 +88,14 @@ class Run:
         return self.result is not None
 
     @property
+    def deployed(self) -> bool:
+        """Whether its clients are real: then nobody knows who of them is malicious."""
+        return is_deployed(self.path)
+
+    @property
     def faced(self) -> Mapping[str, Any]:
         """The experiment, with the attack its clients brought if it names none."""
-        return as_faced(self.experiment, self.digest.malicious > 0)
+        return as_faced(self.experiment, self.digest.malicious > 0, self.deployed)
 
     @property
     def rounds(self) -> int:
@@ -154,7 +160,7 @@ def read_run(path: Path) -> Run:
         holdings = _read_holdings(path / HOLDINGS)
     except SecureAflError as error:
         raise RunError(f"{error}; {_REMEDY}") from error
-    (label,) = label_runs([as_faced(experiment, digest.malicious > 0)])
+    (label,) = label_runs([as_faced(experiment, digest.malicious > 0, is_deployed(path))])
     name = path.resolve().name
     happened = (evaluations, arrivals, summary)
     return Run(path, name, *label, experiment, provenance, result, *happened, holdings, digest)

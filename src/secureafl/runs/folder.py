@@ -158,9 +158,9 @@ class RunFolder:
             raise RunError(f"{path}: damaged checkpoint (checksum differs); {remedy}")
         return found
 
-    def save_model(self, tensors: Mapping[str, np.ndarray]) -> None:
-        """Write the final weights."""
-        self._save_tensors(MODEL, tensors, {})
+    def save_model(self, tensors: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+        """Write the final model: its tensors by name, and what else it takes to use them."""
+        self._save_tensors(MODEL, tensors, {"secureafl": to_json(facts)})
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write the result, with checksums of what it belongs to, and drop the checkpoint."""

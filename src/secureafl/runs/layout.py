@@ -6,7 +6,7 @@
     events.jsonl            append-only, one line per arrival, evaluation and forgotten client
     pace.jsonl              append-only, about one line a second: which round it was when
     checkpoint.safetensors  while the run is unfinished
-    model.safetensors       final weights
+    model.safetensors       final model: its state_dict, and how its inputs are standardised
     result.json             written last: its presence means the run is finished
     server/                 of a deployment only: keys, log, problem, what Flower stores
 

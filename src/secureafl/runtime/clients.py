@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from secureafl.core.errors import ConfigError
 from secureafl.core.flat_model import call_flat, flatten, mixes_samples, train_flat
 from secureafl.core.types import Data
+from secureafl.runtime.standardisation import Standardisation
 from secureafl.tasks.faster import fast_gradient
 
 if TYPE_CHECKING:
@@ -31,8 +32,7 @@ class Clients:
     def __init__(self, task: Task, data: Data, model: nn.Module, training: Training) -> None:
         """All tensors must be on one device."""
         self.task, self.data, self.model, self.training = task, data, model, training
-        white = 255 if data.train_inputs.dtype == torch.uint8 else 1
-        self._mean, self._std = white * data.pixel_mean, white * data.pixel_std
+        self.standardisation = Standardisation.of(data)
 
     def update(
         self,
@@ -117,7 +117,7 @@ class Clients:
 
     def batch(self, rows: Int[Tensor, " b"]) -> tuple[Tensor, Tensor]:
         """Standardised inputs and labels of these training samples."""
-        inputs = self._standardised(self.data.train_inputs.index_select(0, rows))
+        inputs = self.standardisation(self.data.train_inputs.index_select(0, rows))
         return inputs, self.data.train_labels.index_select(0, rows)
 
     def refuse_mixing(self) -> None:
@@ -133,7 +133,7 @@ class Clients:
 
         It would be a way from client to client that no defence sees.
         """
-        inputs = self._standardised(self.data.train_inputs[:2])
+        inputs = self.standardisation(self.data.train_inputs[:2])
         before = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         with torch.random.fork_rng(devices=[]):
             train_flat(self.model, flatten(self.model), inputs)
@@ -149,17 +149,10 @@ class Clients:
         """Outputs on the whole test set, its inputs stamped with a trigger first if given."""
         outputs = []
         for inputs in self.data.test_inputs.split(_TEST_BATCH):
-            inputs = self._standardised(inputs)
+            inputs = self.standardisation(inputs)
             with _repeatable():
                 outputs.append(call_flat(self.model, weights, stamp(inputs) if stamp else inputs))
         return torch.cat(outputs)
-
-    def _standardised(self, inputs: Tensor) -> Tensor:
-        if inputs.dtype != torch.uint8 and not inputs.is_floating_point():
-            return inputs  # tokens, say
-        channels = (-1, *[1] * (inputs.dim() - 2))
-        mean, std = self._mean.view(channels), self._std.view(channels)
-        return (inputs - mean) / std
 
 
 def _repeatable() -> AbstractContextManager[None]:

@@ -22,16 +22,27 @@ from secureafl.runs.events import read_events
 from secureafl.runs.folder import RunFolder
 from secureafl.runs.layout import EXPERIMENT, PROVENANCE, RESULT, read_json
 from secureafl.runs.summary import summarise
+from secureafl.runtime.trained_model import model_file
 from secureafl.settings import refuse_old_names, short_name
+from secureafl.tasks.arrays import is_of_arrays, refuse_arrays
 from secureafl.toml import read_toml, write_toml
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from secureafl.runtime.clients import Clients
+
 
 def require_same(experiment: Experiment, path: Path) -> None:
     """Raise unless the run in `path` is of this experiment."""
-    if stored_experiment(path) != experiment:
+    stored = _stored_settings(path)
+    if is_of_arrays(stored):  # whose task cannot be made again from settings
+        wanted = to_mapping(experiment)
+        _refuse_missing(wanted, stored, path)
+        same = stored == wanted
+    else:
+        same = stored_experiment(path) == experiment
+    if not same:
         raise RunError(f"{path}: holds a run with other settings; choose another --out")
 
 
@@ -40,18 +51,29 @@ def stored_experiment(path: Path) -> Experiment:
 
     An unfinished run has today's defaults for what its version did not know.
     """
-    stored = read_toml(path / EXPERIMENT)
-    refuse_old_names(stored, path)
+    stored = _stored_settings(path)
+    refuse_arrays(stored, path, "call secureafl.fit again, as before and with out=RUN")
     try:
         experiment = from_mapping(stored)
     except ConfigError as error:
         raise RunError(f"{path / EXPERIMENT}: {error}") from None
-    missing = next(_missing(to_mapping(experiment), stored), None)
-    if missing and ((path / RESULT).is_file() or _begun_by(path) in (None, __version__)):
-        # What is missing would get today's default, and the run be taken for another.
+    if (path / RESULT).is_file() or _begun_by(path) in (None, __version__):
+        _refuse_missing(to_mapping(experiment), stored, path)
+    return experiment
+
+
+def _stored_settings(path: Path) -> dict[str, Any]:
+    stored = read_toml(path / EXPERIMENT)
+    refuse_old_names(stored, path)
+    return stored
+
+
+def _refuse_missing(wanted: Mapping[str, Any], stored: Mapping[str, Any], path: Path) -> None:
+    # What is missing would get today's default, and the run be taken for another.
+    missing = next(_missing(wanted, stored), None)
+    if missing:
         when = f"was made by a version that did not have the setting '{missing[0]}'"
         raise RunError(f"{path}: {when}; choose another --out")
-    return experiment
 
 
 def _begun_by(path: Path) -> str | None:
@@ -65,8 +87,11 @@ def adopt_settings(folder: RunFolder) -> dict[str, Any]:
 
     It goes on with their defaults. Without this, it could not be told later what they were.
     """
+    stored = _stored_settings(folder.path)
+    if is_of_arrays(stored):
+        return {}  # such a run is only gone on with where none is missing
     wanted = to_mapping(stored_experiment(folder.path))
-    added = dict(_missing(wanted, read_toml(folder.path / EXPERIMENT)))
+    added = dict(_missing(wanted, stored))
     if added:
         folder.replace_experiment(write_toml(wanted))
     return added
@@ -77,19 +102,26 @@ def _missing(wanted: Mapping, stored: Mapping, above: str = "") -> Iterator[tupl
     for name, value in wanted.items():
         if name not in stored:
             yield above + name, value
-        elif isinstance(value, Mapping) and isinstance(stored[name], Mapping):
+        elif _is_same_kind(value, stored[name]):
             yield from _missing(value, stored[name], f"{above}{name}.")
+
+
+def _is_same_kind(value: Any, stored: Any) -> bool:
+    """Whether these are two tables of settings, and if of plug-ins, of the same one."""
+    tables = isinstance(value, Mapping) and isinstance(stored, Mapping)
+    return tables and value.get("kind") == stored.get("kind")
 
 
 def write_result(
     folder: RunFolder,
     experiment: Experiment,
+    clients: Clients,
     weights: Tensor,
     facts: Mapping[str, Any],
     seconds: float,
 ) -> None:
-    """Finish a run: its final weights, what its events come to, and what only its driver knows."""
-    folder.save_model({"weights": weights.cpu().numpy()})
+    """Finish a run: its final model, what its events come to, and what only its driver knows."""
+    folder.save_model(*model_file(clients, weights))
     folder.flush()
     late = experiment.evaluation.late_rounds(experiment.rounds)
     folder.finish(
@@ -127,7 +159,7 @@ def describe_session(
         "machine": platform.machine(),
         "cpus": os.cpu_count(),
         "threads": experiment.threads or torch.get_num_threads(),
-        "device": torch.cuda.get_device_name() if on_gpu else "cpu",
+        "device": torch.cuda.get_device_name(device) if on_gpu else "cpu",
         **({"settings_added": dict(added)} if added else {}),
     }
 

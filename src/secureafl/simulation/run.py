@@ -109,7 +109,7 @@ class Recording:
             "data": run.data_source,
             "malicious_clients": np.flatnonzero(run.malicious).tolist(),
         }
-        write_result(self.folder, run.experiment, run.weights, facts, self.seconds)
+        write_result(self.folder, run.experiment, run.clients, run.weights, facts, self.seconds)
 
 
 def start_run(experiment: Experiment, path: Path, checkpoint_seconds: float) -> Recording:
@@ -132,16 +132,29 @@ def open_run(experiment: Experiment, path: Path, checkpoint_seconds: float) -> R
     if not (path / EXPERIMENT).is_file():
         return start_run(experiment, path, checkpoint_seconds)
     require_same(experiment, path)
-    return resume_run(path, checkpoint_seconds)
+    return _go_on(experiment, path, checkpoint_seconds)
 
 
 def resume_run(path: Path, checkpoint_seconds: float) -> Recording:
     """Go on with a run that was interrupted; from the start if it left no checkpoint."""
+    return _go_on(None, path, checkpoint_seconds)
+
+
+def _go_on(experiment: Experiment | None, path: Path, checkpoint_seconds: float) -> Recording:
+    """Go on with a run, whose folder knows the experiment if it is not given."""
     folder = RunFolder(path)
-    if folder.finished:
-        raise RunError(f"{path}: already finished; see it with 'secureafl report {path}'")
-    checkpoint = folder.load_checkpoint()
-    experiment = stored_experiment(path)
+    try:
+        if folder.finished:
+            raise RunError(f"{path}: already finished; see it with 'secureafl report {path}'")
+        made = experiment or stored_experiment(path)
+        return _restored(made, folder, checkpoint_seconds)
+    except BaseException:
+        folder.close()
+        raise
+
+
+def _restored(experiment: Experiment, folder: RunFolder, checkpoint_seconds: float) -> Recording:
+    checkpoint, path = folder.load_checkpoint(), folder.path
     simulation = Simulation(experiment)
     expected = read_json(path / PROVENANCE).get("data_fingerprint")
     if simulation.data_fingerprint != expected:

@@ -28,6 +28,7 @@ from secureafl.runtime.clients import Clients
 from secureafl.runtime.devices import ComputeContext, choose_device, on_device
 from secureafl.runtime.events import arrival_event, evaluation_event
 from secureafl.runtime.exposure import exposure
+from secureafl.runtime.memory import estimate_memory, refuse_too_large
 from secureafl.runtime.root_data import root_data_for
 from secureafl.runtime.setup import count_labels, deal_samples, seeded_model
 from secureafl.simulation.engine import Eager, Replayed
@@ -57,13 +58,13 @@ class Simulation:
     def __init__(self, experiment: Experiment) -> None:
         """Load the data and draw everything that is fixed before training."""
         self.experiment = experiment
-        self.compute = ComputeContext(experiment.threads, experiment.kernels)
+        self.device = choose_device(experiment.device)
+        self.compute = ComputeContext(experiment.threads, experiment.kernels, self.device)
         with self.compute:
             self._prepare()
 
     def _prepare(self) -> None:
         made = self.experiment
-        self.device = choose_device(made.device)
         data = made.task.load()
         self.data_source, self.data_fingerprint = data.source, data.fingerprint
         self.shards: Shards = deal_samples(made, data)
@@ -80,7 +81,11 @@ class Simulation:
             made.rounds, self.malicious, numpy_generator(made.seed, "arrivals")
         )
         self._draw_jobs()
-        self._start_server(flatten(model))
+        weights = flatten(model)
+        needs = (made.defense, made.clients, weights.numel(), self.trace.version)
+        self.memory = estimate_memory(*needs)
+        refuse_too_large(self.memory, self.device)
+        self._start_server(weights)
 
     def _draw_jobs(self) -> None:
         made = self.experiment

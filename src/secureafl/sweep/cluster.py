@@ -70,7 +70,7 @@ def make_groups(tasks: Sequence[Task], apart: bool) -> list[list[Task]]:
 
 def wants_gpu(task: Task) -> bool:
     """Whether a cell asks for a GPU; `auto` does not, it is decided where the job runs."""
-    return task.experiment["device"] == "cuda"
+    return task.experiment["device"].startswith("cuda")
 
 
 def run_jobs(

@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import select
+import sys
 from collections.abc import Generator, Iterator, Mapping
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -75,9 +76,24 @@ def _start(running: dict[Any, _Worker], checkpoint_seconds: float) -> None:
     spawn = multiprocessing.get_context("spawn")  # a fork would inherit torch's threads
     line, far_end = spawn.Pipe()
     process = spawn.Process(target=_work, args=(checkpoint_seconds, far_end), daemon=True)
-    process.start()
+    with _without_main():
+        process.start()
     far_end.close()
     running[line] = _Worker(process, set())
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """Processes started inside do not run the user's script once more before their work."""
+    main = sys.modules["__main__"]
+    hidden = {name: getattr(main, name, None) for name in ("__spec__", "__file__")}
+    for name in hidden:
+        setattr(main, name, None)
+    try:
+        yield
+    finally:
+        for name, value in hidden.items():
+            setattr(main, name, value)
 
 
 def _deal(task: Task, running: Mapping[Any, _Worker]) -> None:

@@ -11,8 +11,7 @@ from torch.utils.data import Dataset
 
 from secureafl.core.errors import DataError
 from secureafl.core.types import Data
-
-Samples = tuple[Tensor, Tensor]  # inputs and labels
+from secureafl.tasks.samples import Samples, read_samples
 
 _CHUNK = 1000  # samples at a time, so that statistics of a large set need little memory
 
@@ -54,20 +53,14 @@ def with_mirrors(samples: Samples) -> Samples:
 
 
 def from_datasets(train: Dataset, test: Dataset, source: str) -> Data:
-    """Map-style data sets whose items are (input, label), read once into memory.
+    """Data sets whose items are (input, label), or with columns, read once into memory.
 
     >>> points = torch.utils.data.TensorDataset(torch.rand(6, 2), torch.arange(6) % 3)
     >>> secureafl.from_datasets(points, points, "six points").train_labels
     tensor([0, 1, 2, 0, 1, 2])
     """
-    return from_tensors(_stacked(train), _stacked(test), source)
-
-
-def _stacked(dataset: Dataset) -> Samples:
-    items = [dataset[i] for i in range(len(dataset))]  # pyrefly: ignore  (map-style ones have it)
-    inputs = torch.stack([torch.as_tensor(x) for x, _ in items])
-    labels = torch.as_tensor([y.item() if isinstance(y, Tensor) else y for _, y in items])
-    return inputs, labels
+    samples = (read_samples(train, "training samples"), read_samples(test, "test samples"))
+    return from_tensors(*samples, source)
 
 
 def _check(inputs: Tensor, labels: Tensor, what: str) -> None:

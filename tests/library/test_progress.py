@@ -3,8 +3,8 @@ import io
 import pytest
 from rich.console import Console
 
-from secureafl.cli import progress
-from secureafl.cli.progress import Bars, Count, Lines
+from secureafl.presentation import progress
+from secureafl.presentation.progress import Bars, Count, Lines
 from secureafl.sweep.cells import Update
 from secureafl.sweep.tally import RunProgress
 

@@ -1,0 +1,250 @@
+"""Fit a module of one's own to samples of one's own, with clients, attackers and a defence."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import math
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parameter import is_lazy
+
+from secureafl.core.errors import ConfigError, DataError
+from secureafl.core.flat_model import flatten
+from secureafl.core.random import numpy_generator
+from secureafl.core.types import Data
+from secureafl.experiment import Experiment, from_mapping
+from secureafl.library.results import RunResult
+from secureafl.library.running import Kind, free_folder, run_into, run_name
+from secureafl.library.trial import prepare
+from secureafl.settings import did_you_mean
+from secureafl.tasks.arrays import Arrays, Given, root_squared_error, squared_error
+from secureafl.tasks.classification import Classification
+from secureafl.tasks.in_memory import from_tensors
+from secureafl.tasks.samples import Samples, read_samples
+
+_HELD_OUT = 0.2  # of the samples, where no others are given for the test
+_TESTS = ("test", "validation", "valid")  # what the other part of a data set in parts is called
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+Metrics = Callable[[Tensor, Tensor], Mapping[str, float]]
+
+
+def fit(
+    model: nn.Module,
+    data: Any,
+    test: Any = None,
+    *,
+    clients: int = 10,
+    rounds: int = 1000,
+    attack: Kind = "none",
+    malicious: int | float = 0.2,
+    defense: Kind | None = None,
+    partition: Kind = "iid",
+    learning_rate: float = 0.05,
+    batch_size: int = 32,
+    seed: int = 0,
+    loss: Loss | None = None,
+    metrics: Metrics | None = None,
+    columns: tuple[str, str] | None = None,
+    origin: Any = None,
+    standardise: bool = True,
+    out: Path | str | None = None,
+    progress: bool = False,
+    **settings: Any,
+) -> RunResult:
+    """Train a module on samples that are dealt to clients, some of them malicious.
+
+    It is the simulation that `run` runs, of a task made from what is given. The module itself is
+    not changed: `result.model` is a trained copy that takes raw inputs.
+
+    Args:
+        model: A module with its initial weights; its parameters are float32.
+        data: Training samples: `(inputs, labels)` of arrays or tensors, a map-style data set of
+            such pairs, a dict of columns, a data frame, a Hugging Face data set; or a dict with
+            the parts `train` and `test`. Whole labels are classes, real ones make a regression.
+        test: Test samples in any of these forms; without them, a fifth of `data` is held out.
+        clients: How many there are.
+        rounds: Uploads; each is the gradient of one batch.
+        attack: What malicious clients do: a name, a table of settings, or the object.
+        malicious: A share or a number of the clients; none without an attack.
+        defense: What the server does; the default rule unless told.
+        partition: How the samples are dealt to clients.
+        learning_rate: Of the server's steps.
+        batch_size: Samples for an upload.
+        seed: Everything random follows from it, but for the weights, which are the module's.
+        loss: Of a batch, from outputs and labels; else cross entropy or the squared error.
+        metrics: By name, from outputs and labels of the test; else the error rate or the RMSE.
+        columns: Of a table, the names of the inputs and of the labels.
+        origin: Of each training sample, whose it is, for `partition="by_recording"`.
+        standardise: Whether inputs are centred and scaled by channel, their second axis; for a
+            pretrained module they may have to stay as they are. Bytes are then divided by 255.
+        out: The run folder; the same call with it goes on after a stop.
+        progress: Whether to show how far it is.
+        settings: Any other setting of an `Experiment`, such as `evaluation={"every": 100}`.
+
+    >>> import tempfile
+    >>> inputs = torch.randn(200, 4, generator=torch.Generator().manual_seed(1))
+    >>> labels = (inputs.sum(dim=1) > 0).long()
+    >>> result = secureafl.fit(
+    ...     torch.nn.Linear(4, 2), (inputs, labels), clients=5, rounds=200, attack="sign_flip",
+    ...     out=tempfile.mkdtemp() + "/run",
+    ... )
+    >>> result.metrics["ter"] < 0.3
+    True
+    >>> result.model(inputs[:3].numpy()).shape
+    torch.Size([3, 2])
+    """
+    named = {"clients": clients, "rounds": rounds, "malicious": malicious, "seed": seed}
+    named |= {"attack": attack, "defense": defense, "partition": partition}
+    rates = {"learning_rate": learning_rate, "batch_size": batch_size}
+    experiment = _experiment(named, rates, settings)  # before anything large is read
+    module = _checked(model)
+    train, held = _parts(data, test, columns, seed, origin)
+    train, held, outputs = prepare(module, train, held)
+    found = _data(train, held, origin, standardise, test is None and not _in_parts(data))
+    task = _task(module, found, outputs, loss, metrics, standardise)
+    experiment = dataclasses.replace(experiment, task=task)
+    path = Path(out) if out is not None else free_folder(Path("runs"), run_name(experiment))
+    run_into(experiment, path, progress, checkpoint_seconds=60.0)
+    return RunResult(path, copy.deepcopy(module))
+
+
+def _checked(model: Any) -> nn.Module:
+    """A copy of the module on the CPU, if it can be trained here."""
+    if isinstance(model, type):
+        raise ConfigError(f"model = {model.__name__}: that is the class; give {model.__name__}(…)")
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model: of type {type(model).__name__}; give a torch.nn.Module")
+    for name, value in model.named_parameters():
+        if not value.requires_grad:
+            remedy = "unfreeze it, or make it a buffer"
+            raise ConfigError(f"model: {name!r} is frozen, and all parameters train; {remedy}")
+        if value.dtype != torch.float32:
+            raise ConfigError(f"model: {name!r} is {value.dtype}; give model.float()")
+        if not is_lazy(value) and not torch.isfinite(value).all():
+            raise ConfigError(f"model: {name!r} is not finite; initialise it anew")
+    if next(model.parameters(), None) is None:
+        raise ConfigError("model: it has no parameters to train; give one that has")
+    try:
+        return copy.deepcopy(model).cpu()
+    except Exception as error:  # lazy layers with buffers, or whatever else a module holds
+        remedy = "call a lazy module once, or give one that copy.deepcopy takes"
+        raise ConfigError(f"model: cannot be copied ({_first_line(error)}); {remedy}") from error
+
+
+def _in_parts(data: Any) -> bool:
+    return isinstance(data, Mapping) and "train" in data and any(name in data for name in _TESTS)
+
+
+def _parts(
+    data: Any, test: Any, columns: tuple[str, str] | None, seed: int, origin: Any
+) -> tuple[Samples, Samples]:
+    """Training and test samples."""
+    if _in_parts(data):
+        test = data[next(name for name in _TESTS if name in data)] if test is None else test
+        data = data["train"]
+    train = read_samples(data, "data", columns)
+    if test is not None:
+        return train, read_samples(test, "test", columns)
+    count = len(train[0])
+    if origin is not None or count == 1:
+        why = "a part cannot be held out of " + ("recordings" if count > 1 else "1 sample")
+        raise DataError(f"test: {why}; give test=(inputs, labels)")
+    order = torch.from_numpy(numpy_generator(seed, "held_out").permutation(count))
+    last = math.ceil(_HELD_OUT * count)
+    inputs, labels = train
+    return (
+        (inputs[order[last:]], labels[order[last:]]),
+        (inputs[order[:last]], labels[order[:last]]),
+    )
+
+
+def _data(train: Samples, test: Samples, origin: Any, standardise: bool, held_out: bool) -> Data:
+    source = "arrays, a fifth held out" if held_out else "arrays"
+    data = from_tensors(train, test, source, _recordings(origin, len(train[0])))
+    if standardise:
+        return data
+    mean, std = torch.zeros_like(data.pixel_mean), torch.ones_like(data.pixel_std)
+    return data._replace(pixel_mean=mean, pixel_std=std)
+
+
+def _recordings(origin: Any, samples: int) -> Tensor | None:
+    """Whose each sample is, numbered: names will do."""
+    if origin is None:
+        return None
+    shape = np.shape(origin)
+    if shape != (samples,):
+        raise DataError(f"origin: {shape} for {samples} training samples; give one for each")
+    return torch.from_numpy(np.unique(np.asarray(origin), return_inverse=True)[1])
+
+
+def _task(
+    module: nn.Module,
+    data: Data,
+    outputs: Tensor,
+    loss: Loss | None,
+    metrics: Metrics | None,
+    standardise: bool,
+) -> Arrays:
+    usual = (cross_entropy, Classification().metrics)
+    if data.train_labels.is_floating_point():
+        usual = (squared_error, root_squared_error)
+    own = (loss if loss is not None else usual[0], metrics if metrics is not None else usual[1])
+    given = Given(module, data, *own)
+    _check_callables(given, outputs)
+    weights = f"{zlib.crc32(flatten(module).numpy().tobytes()):08x}"
+    words = (type(module).__name__, weights, data.fingerprint)
+    name = getattr(given.loss, "__name__", type(given.loss).__name__)
+    return Arrays(*words, name, standardise, given)
+
+
+def _check_callables(given: Given, outputs: Tensor) -> None:
+    """Raise unless loss and metrics take the model's outputs and give what they should."""
+    labels = given.data.train_labels[: len(outputs)]
+    try:
+        found = given.loss(outputs, labels)
+    except Exception as error:  # whatever a function of the user's raises
+        raise ConfigError(f"loss: {_first_line(error)}; it gets outputs and labels") from error
+    if not isinstance(found, Tensor) or found.dim() != 0:
+        shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise ConfigError(f"loss: it gives {shape}; give the mean over a batch, a tensor")
+    try:
+        told = {str(name): float(value) for name, value in given.metrics(outputs, labels).items()}
+    except Exception as error:  # the same
+        remedy = "it gets outputs and labels, and gives a dict of numbers"
+        raise ConfigError(f"metrics: {_first_line(error)}; {remedy}") from error
+    if not told:
+        raise ConfigError("metrics: it gives an empty dict; give the main metric first")
+
+
+def _first_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:120]
+
+
+def _experiment(
+    named: dict[str, Any], rates: dict[str, Any], settings: dict[str, Any]
+) -> Experiment:
+    """The experiment but for its task, of plain settings and of objects."""
+    if "task" in settings:
+        raise ConfigError("task: fit makes it of the module and the samples; leave it out")
+    fields = (field.name for field in dataclasses.fields(Experiment))
+    known = list(dict.fromkeys([*inspect.signature(fit).parameters, *fields]))
+    for name in settings:
+        if name not in known:
+            raise ConfigError(f"unknown setting {name!r}{did_you_mean(name, known)}")
+    training = settings.pop("training", {})
+    if isinstance(training, Mapping):
+        training = {**rates, **training}
+    given = {**named, **settings, "training": training}
+    objects = {key: v for key, v in given.items() if dataclasses.is_dataclass(v)}
+    plain = {key: v for key, v in given.items() if key not in objects and v is not None}
+    return dataclasses.replace(from_mapping(plain), **objects)

@@ -1,0 +1,76 @@
+"""The memory that a simulation will take, estimated before it is taken."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+
+from secureafl.core.memory import free_memory, in_words, require_memory
+from secureafl.core.trees import name_tensors
+
+if TYPE_CHECKING:
+    from jaxtyping import Int
+
+    from secureafl.core.protocols import Defense
+
+_WORKING = 6  # vectors of the model's size: weights, gradient, update, step, and room to compute
+
+
+class MemoryEstimate(NamedTuple):
+    """Bytes, by what they are for; activations of a batch come on top."""
+
+    server: int  # what the defence remembers
+    models: int  # those that clients still train on, and vectors to compute with
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(self)
+
+    def __str__(self) -> str:
+        """For people."""
+        server, models = in_words(self.server), in_words(self.models)
+        return f"{in_words(self.total)} (the defence {server}, models {models})"
+
+
+def estimate_memory(
+    defense: Defense, clients: int, size: int, versions: Int[np.ndarray, " rounds"]
+) -> MemoryEstimate:
+    """Estimate what a run takes besides its data.
+
+    Args:
+        defense: The rule, whose state is made without its values.
+        clients: Their number.
+        size: Length of the model's flat vector.
+        versions: The model that each upload answers to, in the order of the uploads.
+    """
+    vector = 4 * size
+    try:
+        state = defense.init(clients, torch.empty(size, device="meta"))
+        server = sum(tensor.nbytes for tensor in name_tensors(state, "").values())
+    except (NotImplementedError, RuntimeError):  # a rule that looks at values
+        server = vector
+    return MemoryEstimate(server, vector * (_most_lent(versions) + _WORKING))
+
+
+def _most_lent(versions: np.ndarray) -> int:
+    """How many models are waited for at once, at most."""
+    rounds = len(versions)
+    last = np.full(rounds + 1, -1)
+    np.maximum.at(last, versions, np.arange(rounds))
+    lent = np.flatnonzero(last >= 0)
+    change = np.zeros(rounds + 2, int)
+    np.add.at(change, lent, 1)
+    np.add.at(change, last[lent] + 1, -1)
+    return int(change.cumsum().max())
+
+
+def refuse_too_large(estimate: MemoryEstimate, device: torch.device) -> None:
+    """Raise if a run would not fit where it is to compute."""
+    on_gpu = device.type == "cuda"
+    free = torch.cuda.mem_get_info(device)[0] if on_gpu else free_memory()
+    what = "the defence with its clients" if estimate.server > estimate.models else "the model"
+    remedy = "give fewer clients, a smaller model, or a defence that remembers less"
+    require_memory(estimate.total, free, what, remedy)

@@ -1,0 +1,63 @@
+"""The memory of a run, estimated before it is taken."""
+
+import numpy as np
+import pytest
+import torch
+from simulation.small import tiny
+
+from secureafl.core import memory as host
+from secureafl.core.errors import ConfigError
+from secureafl.core.flat_model import flatten
+from secureafl.core.trees import name_tensors
+from secureafl.defenses import DEFENSES, AsyncSgd
+from secureafl.runtime import memory
+from secureafl.runtime.memory import estimate_memory
+from secureafl.simulation.simulator import Simulation
+
+
+@pytest.mark.parametrize("kind", DEFENSES)
+def test_estimate_of_what_a_defence_remembers_is_what_it_takes(kind):
+    defense, size = DEFENSES[kind](), 1000
+    state = defense.init(7, torch.zeros(size))
+    taken = sum(tensor.nbytes for tensor in name_tensors(state, "").values())
+    assert estimate_memory(defense, 7, size, np.zeros(3, int)).server == taken
+
+
+def test_models_that_clients_still_train_on_are_counted():
+    def models(*versions):
+        return estimate_memory(AsyncSgd(), 2, 1000, np.array(versions)).models / 4000
+
+    alone = models(0, 1, 2, 3)
+    assert models(0, 0, 0, 0) == alone  # one that is kept
+    assert models(0, 1, 1, 0) == alone + 1
+    assert models(0, 1, 2, 0, 1) == alone + 2
+
+
+def test_run_that_would_not_fit_is_refused_before_its_state_is_made(monkeypatch):
+    wanted = Simulation(tiny()).memory
+    assert wanted.total > 4 * flatten(tiny().task.model()).numel()
+    monkeypatch.setattr(memory, "free_memory", lambda: wanted.total - 1)
+    monkeypatch.setattr("secureafl.core.server.Server.start", lambda *parts: pytest.fail("begun"))
+    with pytest.raises(ConfigError, match=r"of memory, .* are free; give fewer clients") as caught:
+        Simulation(tiny())
+    assert "\n" not in str(caught.value)
+
+
+def test_free_memory_is_that_of_the_machine_or_of_the_container(tmp_path, monkeypatch):
+    monkeypatch.setattr(host, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(host, "_CGROUP", tmp_path)
+    assert host.free_memory() == float("inf")
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:  2048 kB\n")
+    assert host.free_memory() == 2048 * 1024
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("1000\n")
+    assert host.free_memory() == 2048 * 1024
+    (tmp_path / "memory.max").write_text("5000\n")
+    assert host.free_memory() == 4000
+
+
+def test_sizes_are_told_for_people():
+    sizes = (12, 1500, 2_340_000, 81_250_000_000, 10**15)
+    assert [host.in_words(size) for size in sizes] == [
+        "12 bytes", "2 kB", "2 MB", "81.2 GB", "1,000,000.0 GB",
+    ]  # fmt: skip
