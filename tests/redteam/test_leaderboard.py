@@ -12,7 +12,8 @@ from secureafl.defenses import DEFENSES
 from secureafl.experiment import Experiment
 from secureafl.redteam.entries import _plan, read_entries
 from secureafl.redteam.plan import Plan
-from secureafl.report.leaderboard import describe, make_leaderboard, make_searches
+from secureafl.report.export import as_markdown
+from secureafl.report.leaderboard import describe, list_commands, make_leaderboard, make_searches
 
 RAW = Path(__file__).parents[2] / "docs/results/raw/redteam"
 
@@ -41,7 +42,7 @@ def outcome(defense, share, scores=(0.4, 0.5, 0.6), budget=200, against="error")
 
 def lines(table):
     """The rows of a table by their first cell."""
-    rows = [row.strip("| ").split(" | ") for row in table.splitlines()[2:]]
+    rows = [row.strip("| ").split(" | ") for row in as_markdown(table).splitlines()[2:]]
     return {row[0]: row[1:] for row in rows}
 
 
@@ -81,13 +82,13 @@ def test_defence_of_ones_own_comes_last():
 
 def test_searches_are_told_with_their_commands():
     kardam, clipping = outcome("kardam", 0.2, budget=24), outcome("norm_clipping", 0.4)
-    text = make_searches([kardam, clipping], DEFENSES)
-    first, second = lines(text.partition("\n\n")[0]).items()
+    first, second = lines(make_searches([kardam, clipping], DEFENSES)).items()
     assert (first[0], second[0]) == ("norm_clipping", "kardam")
     assert second[1] == [
         "20 %", "error", "0.500 ± 0.100", "101: 0.400, 102: 0.500, 103: 0.600", "0.120 ± 0.010",
         "composed: aim std, share 0.59, period 20", "24", "NVIDIA H200", "torch 2", "2026-11-16",
     ]  # fmt: skip
+    text = list_commands([kardam, clipping], DEFENSES)
     for one in (kardam, clipping):
         assert f"\n{one['command']}\n{one['worst']['command']}\n" in text
 

@@ -10,6 +10,7 @@ from secureafl.core.events import ArrivalEvent, EvaluationEvent
 from secureafl.presentation.labels import as_faced, as_text, flat_texts, kind
 from secureafl.runs.digest import Digest, Score
 from secureafl.runs.lanes import Lane, explain_suspicion, lanes, name_suspects
+from secureafl.runs.layout import is_deployed
 from secureafl.runs.pace import Moment
 from secureafl.runs.thinned import Cursor, Thinned
 from secureafl.runs.watch import Watch
@@ -64,7 +65,7 @@ def _whole(watch: Watch, place: Place, first_lane: int) -> dict[str, Any]:
         "scores": _scores(digest, place.scores),
         "pace": _pace(watch.pace.moments, place.pace),
         "staleness": {"width": width, "bars": bars},
-        "suspects": name_suspects(digest, found),
+        "suspects": name_suspects(digest, found, is_deployed(watch.path)),
         "explanation": explain_suspicion(digest, found, kind(watch.settings, "defense")),
         "lanes": _lanes(watch, found, first_lane),
         "latest": [upload(event) for event in reversed(digest.latest)],

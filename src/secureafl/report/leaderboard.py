@@ -1,4 +1,4 @@
-"""The leaderboard: the worst that searches found against every defence, in Markdown.
+"""The leaderboard: the worst that searches found against every defence.
 
 A cell without a search says so. Of several searches in one cell the worst result counts: it is what
 an attacker is known to be able to do.
@@ -11,8 +11,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from secureafl.report.export import Table, texts
 from secureafl.report.formatting import NOTHING, mean_and_deviation, number
-from secureafl.report.table import markdown
 
 SHARES = (0.1, 0.2, 0.3, 0.4)  # of malicious clients
 YARDSTICK = "norm_clipping"  # clipping and nothing else: what a rule should be better than
@@ -25,23 +25,36 @@ _SEARCHES = (
 Outcome = Mapping[str, Any]
 
 
-def make_leaderboard(outcomes: Sequence[Outcome], defenses: Iterable[str], against: str) -> str:
+def make_leaderboard(outcomes: Sequence[Outcome], defenses: Iterable[str], against: str) -> Table:
     """The worst found, by defence and share of malicious clients; in brackets the budget."""
     lines = [
         [defense, _without_attack(outcomes, defense)]
         + [_worst(outcomes, (defense, share, against)) for share in SHARES]
         for defense in _ordered(defenses, outcomes)
     ]
-    return markdown(["defence", "error without attack", *map(_percent, SHARES)], lines)
+    title = (
+        f"The worst {'error' if against == 'error' else 'ASR'} found, by share of malicious clients"
+    )
+    head = ["defence", "error without attack", *map(_percent, SHARES)]
+    return texts(f"worst-{against}", title, head, lines)
 
 
-def make_searches(outcomes: Sequence[Outcome], defenses: Iterable[str]) -> str:
-    """A line for every search; below, the commands that make it again and run its worst attack."""
-    order = _ordered(defenses, outcomes)
-    found = sorted(outcomes, key=lambda o: (order.index(_cell(o)[0]), *_cell(o)[1:]))
+def make_searches(outcomes: Sequence[Outcome], defenses: Iterable[str]) -> Table:
+    """A line for every search."""
+    lines = map(_line, _sorted(outcomes, defenses))
+    return texts("searches", "The searches one by one", _SEARCHES, lines)
+
+
+def list_commands(outcomes: Sequence[Outcome], defenses: Iterable[str]) -> str:
+    """The commands that make each search again and run its worst attack, as a Markdown block."""
+    found = _sorted(outcomes, defenses)
     commands = [line for o in found for line in (o["command"], o["worst"]["command"], "")]
-    table = markdown(_SEARCHES, map(_line, found))
-    return "\n".join([table, "```", *commands[:-1], "```", ""])
+    return "\n".join(["```", *commands[:-1], "```", ""])
+
+
+def _sorted(outcomes: Sequence[Outcome], defenses: Iterable[str]) -> list[Outcome]:
+    order = _ordered(defenses, outcomes)
+    return sorted(outcomes, key=lambda o: (order.index(_cell(o)[0]), *_cell(o)[1:]))
 
 
 def _ordered(defenses: Iterable[str], outcomes: Sequence[Outcome]) -> list[str]:

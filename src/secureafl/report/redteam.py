@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from secureafl.core.errors import RunError
 from secureafl.presentation.style import BLUE, GREEN, VERMILLION
 from secureafl.report.artefact import MARKDOWN
-from secureafl.report.drawing import FAR, Picture, render
+from secureafl.report.drawing import FAR, Picture, is_narrow, render_both
 from secureafl.report.formatting import in_markdown_table, number
 from secureafl.report.tables import read_runs
 from secureafl.report.trust import trust
@@ -100,7 +100,7 @@ def over_budget(outcome: Mapping[str, Any]) -> Picture:
         f"Dashed: the result, the worst mean of full runs on held-out seeds. {dotted}"
         "Short runs end earlier, so their level is not the result's.",
         f"The worst {metric} found over {len(outcome['trials'])} attacks tried.",
-        render((9, 4), lambda figure: _curve(figure, outcome)),
+        *render_both(4.0, lambda figure: _curve(figure, outcome)),
     )
 
 
@@ -120,7 +120,7 @@ def _curve(figure: Figure, outcome: Mapping[str, Any]) -> None:
         axis.axhline(_height(clean), color=GREEN, linestyle=":", label="error without attack")
     if FAR in [*scores, found]:  # what diverged is cut off, or the others would be one line
         axis.set_ylim(top=1.1 * max((s for s in scores if s < FAR), default=1.0))
-    axis.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    axis.xaxis.set_major_locator(MaxNLocator(4 if is_narrow(figure) else 8, integer=True))
     axis.set_xlabel("attacks tried")
     axis.set_ylabel(outcome["metric"].upper())
     axis.legend(loc="best")

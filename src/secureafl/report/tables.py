@@ -15,7 +15,15 @@ from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event
 from secureafl.presentation.labels import as_faced, kind, label_runs
 from secureafl.runs.digest import Digest
 from secureafl.runs.events import number, read_events
-from secureafl.runs.layout import EXPERIMENT, HOLDINGS, PROVENANCE, RESULT, is_run, read_json
+from secureafl.runs.layout import (
+    EXPERIMENT,
+    HOLDINGS,
+    PROVENANCE,
+    RESULT,
+    is_deployed,
+    is_run,
+    read_json,
+)
 from secureafl.runs.summary import summarise
 from secureafl.settings import refuse_old_names
 from secureafl.toml import read_toml
@@ -76,6 +84,11 @@ class Run:
     def finished(self) -> bool:
         """Whether the result was written."""
         return self.result is not None
+
+    @property
+    def deployed(self) -> bool:
+        """Whether its clients were real ones."""
+        return is_deployed(self.path)
 
     @property
     def faced(self) -> Mapping[str, Any]:

@@ -1,10 +1,9 @@
 // Charts as in the report: the same colours, and shapes that say the same once more.
 import uPlot from "./uPlot.esm.js";
 import { figure, make, say, table, whole } from "./dom.js";
-import { COLOURS } from "./look.js";
+import { COLOURS, ON_DARK } from "./look.js";
 
 export const [BLUE, VERMILLION, GREEN] = COLOURS;
-const ON_DARK = { "#0072B2": "#4AA3DF", "#000000": "#E6E9ED" }; // what would drown in a dark page
 const DASHES = [[], [8, 4], [8, 4, 2, 4], [2, 3]];
 export const HEIGHT = 220;
 const MOST_ROWS = 200;
