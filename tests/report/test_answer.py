@@ -103,9 +103,8 @@ def test_unfinished_runs_are_told(make_run):
 
 def test_silenced_clients_are_counted_beside_those_who_are_caught(sweep):
     found = expense(arrange(read_runs(sweep())))
-    assert found.table.head == ["Defence", "no attack, silenced", "gaussian, caught"] + [
-        "gaussian, silenced"
-    ]
+    heads = ["no attack, silenced", "gaussian, caught", "gaussian, silenced"]
+    assert found.table.head == ["Defence", *heads]
     assert cells(found) == [
         ["b", "0 of 8", "2 of 2", "2 of 6"],
         ["a", "0 of 8", "0 of 2", "0 of 6"],

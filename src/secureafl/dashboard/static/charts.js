@@ -75,7 +75,7 @@ export class Chart {
       {
         width: this.width(),
         height: this.height,
-        scales: { x: { time: false, range: (_, low, high) => [low, high + this.barWidth] }, y: this.scale() },
+        scales: { x: { time: false, range: (_, low, high) => [low - this.barWidth / 2, high + this.barWidth / 2] }, y: this.scale() },
         axes: [{ ...axis(this.xLabel), incrs: WHOLE }, { ...axis(""), size: 56, values: (_, ticks) => ticks.map(short), ...(this.logarithmic ? { splits: decades } : {}) }],
         series: [{ label: this.xLabel, value: (_, v) => whole(v) }, ...lines],
         cursor: { points: { size: 7 }, drag: { x: true, y: false } },
@@ -108,7 +108,9 @@ export class Chart {
 
 function short(tick) {
   if (tick === null) return ""; // a tick of a logarithmic axis that has no room for its number
-  return Math.abs(tick) >= 1e4 || (tick !== 0 && Math.abs(tick) < 1e-3) ? tick.toExponential(0) : String(+tick.toPrecision(6));
+  const size = Math.abs(tick);
+  if (size >= 1e6 || (size > 0 && size < 1e-3)) return tick.toExponential(0).replace("+", "");
+  return size >= 1e4 ? `${+(tick / 1000).toPrecision(6)}k` : String(+tick.toPrecision(6));
 }
 
 function axis(label) {
@@ -166,7 +168,7 @@ export function marks(kind) {
 }
 
 export function bars() {
-  return uPlot.paths.bars({ size: [0.8, 60], align: 1 });
+  return uPlot.paths.bars({ size: [0.8, 60] });
 }
 
 // Lines of several runs, each over its own rounds.

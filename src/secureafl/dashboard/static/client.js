@@ -36,7 +36,7 @@ export class ClientPage {
     }
     showHead(message.head);
     document.title = `Client ${this.client} · ${message.head.name} · SecureAFL`;
-    this.tell(message.lane);
+    this.tell(message.lane, message.head.deployed);
     this.draw(this.score, message.name, this.columns.value, this.columns.bound);
     this.distance.root.hidden = message.measure === null || message.measure === message.name;
     this.draw(this.distance, message.measure, this.columns.distance, null);
@@ -45,13 +45,14 @@ export class ClientPage {
     if (!this.latest.contains(document.activeElement)) this.latest.replaceChildren(uploadsTable("Its last uploads", message.latest));
   }
 
-  tell(lane) {
+  tell(lane, deployed) {
     if (!lane) {
       say(byId("headline"), `Client ${this.client} has sent no upload that counts.`);
       return;
     }
-    const malicious = lane.malicious ? ", known to be malicious" : "";
-    say(byId("headline"), `Client ${this.client}: suspicion ${lane.suspicion.toFixed(2)} (${lane.level}${malicious})`);
+    say(byId("headline"), `Client ${this.client}: suspicion ${lane.suspicion.toFixed(2)} (${lane.level}${lane.malicious ? ", known to be malicious" : ""})`);
+    const who = lane.malicious ? "Caught" : deployed ? "Silenced" : "Honest, but silenced";
+    say(byId("refused"), lane.mostly_refused ? `${who}: ${whole(lane.refused)} of its ${whole(lane.uploads)} uploads were refused.` : "");
     const reasons = Object.entries(lane.reasons).map(([reason, count]) => `${reason || "no reason given"} ×${whole(count)}`);
     facts([
       ["Place by suspicion", `${whole(lane.rank)} of ${whole(lane.of)}`],
