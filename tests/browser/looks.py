@@ -18,22 +18,24 @@ FAINT = """() => {
     const over = ([r, g, b, a], ground) => [r, g, b].map((n, i) => n * a + ground[i] * (1 - a));
     const ground = (element) => {
         if (!element) return [255, 255, 255];
-        return over(parsed(getComputedStyle(element).backgroundColor), ground(element.parentElement));
+        const own = parsed(getComputedStyle(element).backgroundColor);
+        return over(own, ground(element.parentElement));
     };
     const light = (colour) => {
-        const [r, g, b] = colour.map((n) => n / 255).map((n) => (n <= 0.03928 ? n / 12.92 : ((n + 0.055) / 1.055) ** 2.4));
+        const linear = (n) => (n <= 0.03928 ? n / 12.92 : ((n + 0.055) / 1.055) ** 2.4);
+        const [r, g, b] = colour.map((n) => linear(n / 255));
         return 0.2126 * r + 0.7152 * g + 0.0722 * b;
     };
     const found = new Set();
     const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
     for (let node = walker.nextNode(); node; node = walker.nextNode()) {
-        const element = node.parentElement;
-        if (!node.textContent.trim() || !element.checkVisibility() || element.closest('canvas')) continue;
+        const [element, text] = [node.parentElement, node.textContent.trim()];
+        if (!text || !element.checkVisibility()) continue;
         const below = ground(element);
         const ink = over(parsed(getComputedStyle(element).color), below);
         const [dim, bright] = [light(ink), light(below)].sort((a, b) => a - b);
         const contrast = (bright + 0.05) / (dim + 0.05);
-        if (contrast < 4.5) found.add(`${node.textContent.trim().slice(0, 30)}: ${contrast.toFixed(2)}`);
+        if (contrast < 4.5) found.add(`${text.slice(0, 30)}: ${contrast.toFixed(2)}`);
     }
     return [...found];
 }"""

@@ -26,11 +26,13 @@ FIRST_OPENED = OPENED.replace("'details'", "'details:not(.run), .run:first-of-ty
 
 
 def events_of(defense, attack, rng):
-    """A fifth of the clients attack, unless there is no attack; kardam refuses one honest client."""
+    """A fifth of the clients attack, unless nobody does; kardam refuses one honest client."""
     for now in range(ROUNDS):
         if now % 20 == 0:
             error = DEFENSES[defense] + 0.5 / (1 + now / 50) + rng.uniform(0, 0.1)
-            yield evaluation(now, ter=error, **({"asr": rng.random()} if attack == "scaling" else {}))
+            yield evaluation(
+                now, ter=error, **({"asr": rng.random()} if attack == "scaling" else {})
+            )
         client = rng.randrange(CLIENTS)
         bad = attack != "none" and client < CLIENTS // 5
         refused = rng.random() < 0.8 and (bad or (defense, client) == ("kardam", 9))
@@ -74,7 +76,7 @@ def test_answer_stands_on_the_first_screen(open_page, page_file):
     table = page.get_by_role("region", name="by defence and attack").get_by_role("table")
     for shown in (heading, table, page.get_by_role("navigation", name="Contents")):
         box = shown.bounding_box()
-        assert 0 <= box["y"]
+        assert box["y"] >= 0
         assert box["y"] + box["height"] < 800
     assert page.evaluate("document.documentElement.scrollHeight") < 6000
     rows = [row.get_by_role("rowheader").inner_text() for row in table.get_by_role("row").all()[1:]]
