@@ -9,7 +9,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from secureafl.report.cells import Cell, Spread
-from secureafl.report.formatting import NOTHING, in_markdown_table, number, percent
+from secureafl.report.formatting import (
+    NOTHING,
+    beside_paper,
+    in_markdown_table,
+    number,
+    percent,
+    shares,
+)
 from secureafl.report.formatting import spread as spread_text
 
 Format = Literal["markdown", "csv", "latex"]
@@ -64,14 +71,19 @@ def over_runs(found: Spread | None, runs: int, note: str = "", best: bool = Fals
     return Value(spread_text(found, runs) + note, {"mean": found.mean, "std": std}, best)
 
 
-def figures_of(cell: Cell, text: str) -> Value:
+def figures_of(cell: Cell) -> Value:
     """All figures of a cell by their metrics, and those of the paper."""
     parts: dict[str, str | float | None] = {}
     for metric, found in cell.figures.items():
         std = found.std if cell.finished > 1 else None
         parts |= {f"{metric} mean": found.mean, f"{metric} std": std}
     parts |= {f"{metric} paper": figure for metric, figure in cell.paper.items()}
-    return Value(text, parts or {"": None})
+    return Value(beside_paper(cell), parts or {"": None})
+
+
+def accepted_of(cell: Cell) -> Value:
+    """The accepted shares of honest and of malicious uploads."""
+    return Value(shares(cell), {"honest": cell.honest, "malicious": cell.malicious})
 
 
 def texts(name: str, title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:

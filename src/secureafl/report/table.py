@@ -13,8 +13,8 @@ from secureafl.core.errors import ConfigError, RunError
 from secureafl.paper.tables import reported_figures
 from secureafl.presentation.labels import flat_texts
 from secureafl.report.cells import Cell, cell_of
-from secureafl.report.export import Table, Value, figures_of, plain, share
-from secureafl.report.formatting import NOTHING, beside_paper, shares
+from secureafl.report.export import Table, Value, accepted_of, figures_of, plain, share
+from secureafl.report.formatting import NOTHING
 from secureafl.runs.find import find_runs
 from secureafl.runs.layout import EXPERIMENT
 from secureafl.runs.origin import origin_of
@@ -184,14 +184,6 @@ def _origin(runs: Sequence[Run]) -> list[str]:
     return [", ".join(part) for part in parts]
 
 
-def _figures(cell: Cell) -> Value:
-    return figures_of(cell, beside_paper(cell))
-
-
-def _accepted(cell: Cell) -> Value:
-    return Value(shares(cell), {"honest": cell.honest, "malicious": cell.malicious})
-
-
 def _steps(cell: Cell) -> Value:
     if cell.steps is None:
         return plain(None)
@@ -199,8 +191,8 @@ def _steps(cell: Cell) -> Value:
 
 
 _WRITERS: dict[str, Callable[[Cell], Value]] = {
-    "figures": _figures,
-    "accepted": _accepted,
+    "figures": figures_of,
+    "accepted": accepted_of,
     "malicious": lambda cell: share(cell.malicious),
     "steps": _steps,
 }
