@@ -6,6 +6,7 @@ import { COLOURS, ON_DARK } from "./look.js";
 export const [BLUE, VERMILLION, GREEN] = COLOURS;
 const DASHES = [[], [8, 4], [8, 4, 2, 4], [2, 3]];
 export const HEIGHT = 220;
+export const BESIDE = 0.015;
 const MOST_ROWS = 200;
 const WHOLE = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9].flatMap((power) => [1, 2, 5].map((first) => first * 10 ** power)); // between ticks
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -24,8 +25,10 @@ export function lineStyle(number) {
 
 // One chart with a title, a sentence, the picture, and its figures as a table for those who want them.
 export class Chart {
-  constructor(title, { logarithmic = false, floor = null, xLabel = "round", height = HEIGHT } = {}) {
-    Object.assign(this, { logarithmic, floor, xLabel, height, barWidth: 0, plot: null, shape: "", data: [[]], series: [] });
+  // `counts`: its values are whole numbers, and so are its labels; `beside`: the share of the width
+  // that is left free on either side, for marks at the ends.
+  constructor(title, { logarithmic = false, floor = null, counts = false, beside = 0, xLabel = "round", height = HEIGHT } = {}) {
+    Object.assign(this, { logarithmic, floor, counts, beside, xLabel, height, barWidth: 0, plot: null, shape: "", data: [[]], series: [] });
     this.title = make("h2", {}, title);
     this.note = make("p", { class: "note" });
     this.picture = make("div", { class: "chart", role: "img", "aria-label": title });
@@ -75,8 +78,8 @@ export class Chart {
       {
         width: this.width(),
         height: this.height,
-        scales: { x: { time: false, range: (_, low, high) => [low - this.barWidth / 2, high + this.barWidth / 2] }, y: this.scale() },
-        axes: [{ ...axis(this.xLabel), incrs: WHOLE }, { ...axis(""), size: 56, values: (_, ticks) => ticks.map(short), ...(this.logarithmic ? { splits: decades } : {}) }],
+        scales: { x: { time: false, range: (_, low, high) => this.across(low, high) }, y: this.scale() },
+        axes: [{ ...axis(this.xLabel), incrs: WHOLE }, { ...axis(""), size: 56, values: (_, ticks) => ticks.map(short), ...this.ticks() }],
         series: [{ label: this.xLabel, value: (_, v) => whole(v) }, ...lines],
         cursor: { points: { size: 7 }, drag: { x: true, y: false } },
         legend: { live: true, markers: { dash: (plot, i) => markerDash(plot.series[i].dash) } },
@@ -84,6 +87,16 @@ export class Chart {
       this.data,
       this.picture,
     );
+  }
+
+  across(low, high) {
+    const free = this.barWidth / 2 + this.beside * (high - low);
+    return [low - free, high + free];
+  }
+
+  ticks() {
+    if (this.logarithmic) return { splits: decades };
+    return this.counts ? { incrs: WHOLE } : {};
   }
 
   scale() {

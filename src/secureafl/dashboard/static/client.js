@@ -1,6 +1,6 @@
 // The page of one client, with its whole history.
 import { address, byId, card, figure, make, percent, say, whole } from "./dom.js";
-import { BLUE, Chart, VERMILLION, colour, marks, tone } from "./charts.js";
+import { BESIDE, BLUE, Chart, VERMILLION, colour, marks, tone } from "./charts.js";
 import { listen } from "./store.js";
 import { facts, showHead, showProblems } from "./head.js";
 import { uploadsTable } from "./overview.js";
@@ -12,9 +12,9 @@ const LOGARITHMIC = new Set(["lipschitz", "distance", "norm"]);
 export class ClientPage {
   constructor(view, run, client) {
     Object.assign(this, { run, client, columns: Object.fromEntries(NAMES.map((name) => [name, []])) });
-    this.score = new Chart("Score over rounds");
-    this.distance = new Chart("Distance over rounds", { logarithmic: true });
-    this.staleness = new Chart("Staleness over rounds");
+    this.score = new Chart("Score over rounds", { beside: BESIDE });
+    this.distance = new Chart("Distance over rounds", { beside: BESIDE, logarithmic: true });
+    this.staleness = new Chart("Staleness over rounds", { beside: BESIDE, counts: true });
     this.latest = make("div");
     const back = make("p", {}, make("a", { href: address({ client: null }) }, "← all clients"));
     view.replaceChildren(back, make("div", { class: "grid three" }, this.score.root, this.distance.root, this.staleness.root), card("Its last uploads", this.latest));

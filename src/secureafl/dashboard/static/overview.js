@@ -1,6 +1,6 @@
 // The page of a run, with other runs laid over its curves.
 import { address, byId, card, figure, make, say, table, whole } from "./dom.js";
-import { BLUE, Chart, GREEN, HEIGHT, VERMILLION, bars, colour, joined, lineStyle, marks, tone } from "./charts.js";
+import { BESIDE, BLUE, Chart, GREEN, HEIGHT, VERMILLION, bars, colour, joined, lineStyle, marks, tone } from "./charts.js";
 import { MEANINGS } from "./look.js";
 import { Lanes } from "./lanes.js";
 import { RunList } from "./list.js";
@@ -26,9 +26,9 @@ export class Overview {
     this.lanesFrom = Number(query.get("lanes") ?? 0) || 0;
     this.runs = new Map();
     this.charts = new Map();
-    this.scores = new Chart("Scores of uploads", {});
+    this.scores = new Chart("Scores of uploads", { beside: BESIDE });
     this.pace = new Chart("Updates per second", { floor: 0, height: 150 });
-    this.staleness = new Chart("Staleness of uploads", { floor: 0, xLabel: "staleness", height: 150 });
+    this.staleness = new Chart("Staleness of uploads", { floor: 0, counts: true, xLabel: "staleness", height: 150 });
     this.lanes = new Lanes((first) => this.turn(first));
     this.list = new RunList(this);
     this.latest = make("div");
