@@ -11,7 +11,7 @@ from typing import Any
 
 from secureafl.core.errors import RunError
 from secureafl.dashboard.messages import finite, late_means
-from secureafl.presentation.labels import kind
+from secureafl.presentation.labels import as_faced, kind
 from secureafl.runs.events import last_evaluation, last_events
 from secureafl.runs.find import Found, require_folder, search
 from secureafl.runs.layout import EVENTS, EXPERIMENT, RESULT, read_json
@@ -112,7 +112,7 @@ def _brief(name: str, path: Path) -> dict[str, Any]:
     return {
         "name": name,
         "defense": kind(settings, "defense"),
-        "attack": kind(settings, "attack"),
+        "attack": kind(as_faced(settings, _was_attacked(result)), "attack"),
         "seed": str(settings.get("seed", "")),
         "rounds": max((event.round for event in last_events(path)), default=0),
         "finished": (path / RESULT).exists(),
@@ -128,6 +128,14 @@ def _accepted_shares(result: Mapping[str, Any]) -> dict[str, float | None]:
         return {name: finite(found["share"]) for name, found in result["uploads"].items()}
     except (KeyError, TypeError, AttributeError):
         return {}
+
+
+def _was_attacked(result: Mapping[str, Any]) -> bool:
+    """Whether a finished run had uploads that were known to be malicious."""
+    try:
+        return result["uploads"]["malicious"]["received"] > 0
+    except (KeyError, TypeError):
+        return False
 
 
 def _quietly(read: Callable[[Path], dict[str, Any]], path: Path) -> dict[str, Any]:

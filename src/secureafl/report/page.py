@@ -27,7 +27,8 @@ from secureafl.report.writing import PAGE, fill, save
 from secureafl.runs.lanes import Lane, explain_suspicion, lanes, name_suspects
 from secureafl.runs.refused import MEANING, refused_clients, tell_refused
 
-_LANES = 25  # clients listed; the dashboard lists them all
+# Clients listed of a run, of all runs together, and at least; the dashboard lists them all.
+_LANES, _ALL_LANES, _FEWEST_LANES = 25, 750, 5
 _DRAWN = 8  # runs; of more, the figures of each would make the page heavy and slow to write
 _PICTURES = (lipschitz, trust, staleness, clients, holdings)
 
@@ -123,7 +124,7 @@ def _section(run: Run, number: int, runs: int) -> Section:
         suspects=name_suspects(run.digest, found, run.deployed),
         refused=tell_refused(refused_clients(run.digest), run.deployed),
         explanation=explain_suspicion(run.digest, found, kind(run.experiment, "defense")),
-        lanes=found[:_LANES],
+        lanes=found[: max(_FEWEST_LANES, min(_LANES, _ALL_LANES // runs))],
         clients=table_of_clients(run, number, found),
         refusals=table_of_refusals(run, number),
         origin=table_of_origin(run, number),

@@ -1,6 +1,7 @@
 // All runs, to be sorted and filtered; the newest first.
-import { address, ago, figure, make, percent, say, table, whole } from "./dom.js";
+import { address, figure, make, percent, say, table, whole } from "./dom.js";
 
+const WHEN = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
 const main = (run) => Object.keys(run.metrics).find((name) => name !== "asr");
 // Heading, what a run is sorted by, and what is shown of it; numbers stand right.
 const COLUMNS = [
@@ -15,7 +16,7 @@ const COLUMNS = [
   ["Seed", (run) => Number(run.seed), (run) => run.seed, "n"],
   ["Round", (run) => run.rounds, (run) => whole(run.rounds), "n"],
   ["State", (run) => (run.finished ? "finished" : "unfinished")],
-  ["Written", (run) => -run.written, (run) => ago(Date.now() / 1000 - run.written), "n"],
+  ["Written", (run) => -run.written, (run) => (run.written ? WHEN.format(1000 * run.written) : "–"), "n"],
 ];
 const WRITTEN = COLUMNS.length - 1;
 
