@@ -12,7 +12,7 @@ from secureafl.defenses import DEFENSES
 from secureafl.experiment import Experiment
 from secureafl.redteam.entries import _plan, read_entries
 from secureafl.redteam.plan import Plan
-from secureafl.report.export import as_markdown
+from secureafl.report.export import as_csv, as_markdown
 from secureafl.report.leaderboard import describe, list_commands, make_leaderboard, make_searches
 
 RAW = Path(__file__).parents[2] / "docs/results/raw/redteam"
@@ -66,6 +66,14 @@ def test_of_several_searches_the_worst_counts_and_its_budget_is_told():
     diverged = outcome("kardam", 0.1, ("diverged", 0.1, 0.1), budget=7)
     table = make_leaderboard([diverged, *found], DEFENSES, "error")
     assert lines(table)["kardam"][1] == "diverged (7)"
+
+
+def test_csv_of_the_leaderboard_has_numbers():
+    table = make_leaderboard([outcome("kardam", 0.1)], ["kardam"], "error")
+    head, row = (line.split(",") for line in as_csv(table).splitlines())
+    assert head[2:6] == ["10 % mean", "10 % std", "10 % budget", "20 % mean"]
+    assert [float(cell) for cell in row[2:5]] == pytest.approx([0.5, 0.1, 200])
+    assert row[5] == ""
 
 
 def test_errors_and_success_rates_are_apart():

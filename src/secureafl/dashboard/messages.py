@@ -68,15 +68,18 @@ def _whole(watch: Watch, place: Place, first_lane: int) -> dict[str, Any]:
         "staleness": {"width": width, "bars": bars},
         "suspects": name_suspects(digest, found, is_deployed(watch.path)),
         "refused": tell_refused(refused_clients(digest), is_deployed(watch.path)),
-        "explanation": " ".join(
-            [MEANING, explain_suspicion(digest, found, kind(watch.settings, "defense"))]
-        ),
+        "explanation": _explanation(watch, found),
         "lanes": _lanes(watch, found, first_lane),
         "latest": [upload(event) for event in reversed(digest.latest)],
         "reasons": dict(digest.reasons.most_common()),
         "settings": {k: v[:_LONGEST] for k, v in flat_texts(watch.settings).items()},
         "provenance": _provenance(watch.provenance),
     }
+
+
+def _explanation(watch: Watch, found: Sequence[Lane]) -> str:
+    told = explain_suspicion(watch.digest, found, kind(watch.settings, "defense"))
+    return f"{MEANING} {told}" if found else told
 
 
 def head(name: str, watch: Watch) -> dict[str, Any]:

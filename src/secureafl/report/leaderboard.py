@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from secureafl.report.export import Table, texts
+from secureafl.report.export import Table, Value, plain, texts
 from secureafl.report.formatting import NOTHING, mean_and_deviation, number
 
 SHARES = (0.1, 0.2, 0.3, 0.4)  # of malicious clients
@@ -28,7 +28,7 @@ Outcome = Mapping[str, Any]
 def make_leaderboard(outcomes: Sequence[Outcome], defenses: Iterable[str], against: str) -> Table:
     """The worst found, by defence and share of malicious clients; in brackets the budget."""
     lines = [
-        [defense, _without_attack(outcomes, defense)]
+        [plain(defense), plain(_without_attack(outcomes, defense))]
         + [_worst(outcomes, (defense, share, against)) for share in SHARES]
         for defense in _ordered(defenses, outcomes)
     ]
@@ -36,7 +36,7 @@ def make_leaderboard(outcomes: Sequence[Outcome], defenses: Iterable[str], again
         f"The worst {'error' if against == 'error' else 'ASR'} found, by share of malicious clients"
     )
     head = ["defence", "error without attack", *map(_percent, SHARES)]
-    return texts(f"worst-{against}", title, head, lines)
+    return Table(f"worst-{against}", title, head, lines)
 
 
 def make_searches(outcomes: Sequence[Outcome], defenses: Iterable[str]) -> Table:
@@ -69,12 +69,14 @@ def _cell(outcome: Outcome) -> tuple[str, float, str]:
     return plan["base"]["defense"]["kind"], plan["base"]["malicious"], plan["against"]
 
 
-def _worst(outcomes: Sequence[Outcome], cell: tuple[str, float, str]) -> str:
+def _worst(outcomes: Sequence[Outcome], cell: tuple[str, float, str]) -> Value:
     own = [o for o in outcomes if _cell(o) == cell]
     if not own:
-        return EMPTY
+        return Value(EMPTY, {"mean": None, "std": None, "budget": None})
     worst = max(own, key=lambda o: _height(o["worst"]["held_out"]["mean"]))
-    return f"{_figure(worst['worst']['held_out'])} ({worst['plan']['budget']})"
+    held_out, budget = worst["worst"]["held_out"], worst["plan"]["budget"]
+    parts = {"mean": held_out["mean"], "std": _deviation(held_out), "budget": budget}
+    return Value(f"{_figure(held_out)} ({budget})", parts)
 
 
 def _without_attack(outcomes: Sequence[Outcome], defense: str) -> str:
@@ -116,10 +118,16 @@ def _percent(share: float) -> str:
 
 def _figure(figures: Mapping[str, Any]) -> str:
     """The mean and deviation over held-out seeds."""
-    mean, scores = figures["mean"], list(figures["seeds"].values())
+    mean, deviation = figures["mean"], _deviation(figures)
+    return _score(mean) if deviation is None else mean_and_deviation(mean, deviation)
+
+
+def _deviation(figures: Mapping[str, Any]) -> float | None:
+    """The standard deviation over held-out seeds; None where the mean is no number."""
+    mean = figures["mean"]
     if mean is None or isinstance(mean, str):
-        return _score(mean)
-    return mean_and_deviation(mean, statistics.stdev(scores))
+        return None
+    return statistics.stdev(figures["seeds"].values())
 
 
 def _score(value: float | str | None) -> str:
