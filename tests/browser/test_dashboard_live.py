@@ -14,7 +14,7 @@ SEEN = """() => {
     return {
         rounds: number(document.querySelector('#facts dd')),
         state: document.querySelector('#state').dataset.state,
-        malicious: rows.map((row) => !row.querySelector('.malicious').hidden),
+        malicious: rows.map((row) => row.querySelector('.malicious') !== null),
         uploads: rows.map((row) => number(row.lastElementChild)),
         sessions: document.querySelectorAll('[aria-label=Sessions] thead th').length - 1,
     };

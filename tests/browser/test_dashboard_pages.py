@@ -1,8 +1,10 @@
 """What people see and can do, on run folders written by hand."""
 
 import json
+import os
 
 import pytest
+from browser.looks import CUT, FAINT
 from dashboard.folders import arrival, evaluation, events, lines, write_run
 
 expect = pytest.importorskip("playwright.sync_api").expect
@@ -75,13 +77,77 @@ def test_runs_are_laid_over_each_other(serve, open_page, run, tmp_path):
     expect(page.locator("#name")).to_have_text("second")
 
 
+def runs_listed(page):
+    return page.get_by_role("region", name="Runs").get_by_role("rowheader")
+
+
+def test_list_of_runs_is_sorted_and_filtered_the_newest_first(serve, open_page, tmp_path):
+    for number, (name, error) in enumerate((("b/old", 0.3), ("a", 0.1), ("c/d/new", 0.2))):
+        path = write_run(tmp_path / "runs" / name, [evaluation(0, ter=error, asr=0.9)], 9, 5)
+        os.utime(path / "events.jsonl", (10**9 + number, 10**9 + number))
+    page = open_page(serve(tmp_path / "runs"))
+    expect(runs_listed(page)).to_have_text(["c/d/new", "a", "b/old"])
+    expect(page.locator("#name")).to_have_text("c/d/new")
+    page.get_by_role("button", name="Error").click()
+    expect(runs_listed(page)).to_have_text(["a", "c/d/new", "b/old"])
+    page.get_by_role("button", name="Error").click()
+    expect(runs_listed(page)).to_have_text(["b/old", "c/d/new", "a"])
+    page.get_by_label("Filter").fill("NEW unfinished")
+    expect(runs_listed(page)).to_have_text(["c/d/new"])
+    expect(page.get_by_text("1 of 3")).to_be_visible()
+    row = page.get_by_role("row", name="c/d/new")
+    assert "TER 0.200" in row.inner_text()
+    assert "0.900" in row.inner_text()
+
+
+def test_honest_clients_who_are_silenced_are_told_like_attackers_who_are_caught(
+    serve, open_page, tmp_path
+):
+    found = [evaluation(0, ter=0.25, asr=0.5)]
+    for i in range(200):
+        client = i % 10
+        found.append(arrival(i, client, accepted=client not in (0, 7), malicious=client == 0))
+    run = write_run(tmp_path / "run", found, 200, 10)
+    page = ready(open_page(serve(run)))
+    assert page.locator("#headline").inner_text() == "2 of 10 clients stand out: 0, 7 (honest: 7)"
+    told = "Caught: 1 of 1 malicious client (0). Silenced: 1 of 9 honest clients (7)."
+    assert page.locator("#refused").inner_text() == told
+    facts = page.locator("#facts").inner_text().split("\n")
+    for fact in (["TER, last", "0.250"], ["ASR, last", "0.500"], ["Attackers caught", "1 of 1"]):
+        assert facts[facts.index(fact[0]) + 1] == fact[1]
+    assert facts[facts.index("Honest clients silenced") + 1] == "1 of 9"
+    first, second = (row.inner_text() for row in page.locator(".lanes tbody th").all()[:2])
+    assert "malicious, caught" in first
+    assert "honest, silenced" in second
+    (run / "server").mkdir()  # a deployment: nobody knows who is honest
+    page.reload()
+    expect(ready(page).locator("#refused")).to_contain_text("Whether those are honest is not known")
+    assert "honest," not in page.locator(".lanes").inner_text()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_narrow_screens_fit_in_light_and_dark(serve, open_page, run, scheme):
+def test_narrow_screens_fit_in_light_and_dark(serve, open_page, run, tmp_path, scheme):
+    write_run(tmp_path / "runs" / "second", events(50, 20, seed=2), 400, 20)
     size = {"width": 360, "height": 740}
-    page = ready(open_page(serve(run), color_scheme=scheme, viewport=size))
+    page = open_page(serve(tmp_path / "runs") + "?run=first", color_scheme=scheme, viewport=size)
+    ready(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert page.evaluate(CUT) == []
+    assert page.evaluate(FAINT) == []
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, ground[4:-1].split(","))) > 384) == (scheme == "light")
+
+
+def test_bars_stand_over_the_middle_of_what_they_count(serve, open_page, tmp_path):
+    found = [arrival(i, i % 5, staleness=i % 100) for i in range(200)]  # four values a bar
+    page = ready(open_page(serve(write_run(tmp_path / "run", found, 200, 5))))
+    card = page.locator(
+        "section.card", has=page.get_by_role("heading", name="Staleness of uploads")
+    )
+    card.get_by_text("Figures as a table").click()
+    table = card.get_by_role("region", name="Staleness of uploads, figures")
+    middles = table.get_by_role("rowheader").all_inner_texts()
+    assert middles == [f"{4 * bar + 1.5:g}" for bar in reversed(range(25))]
 
 
 def test_broken_folder_is_told_and_the_rest_is_shown(serve, open_page, run):

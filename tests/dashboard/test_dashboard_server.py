@@ -127,6 +127,27 @@ def test_several_runs_are_laid_over_each_other_and_listed(tmp_path, serve):
     assert ask(server, "/api/stream?run=..").status == 404
 
 
+def test_list_tells_how_each_run_fares(tmp_path, serve):
+    done = write_run(tmp_path / "done", events(100, 5), 100, 5)
+    uploads = {"honest": {"share": 0.9}, "malicious": {"share": None, "received": 1}}
+    text = (done / "experiment.toml").read_text()
+    (done / "experiment.toml").write_text(text.replace("gaussian", "none"))
+    result = {"metrics": {"ter": {"late_mean": 0.25}, "asr": {"late_mean": None}}}
+    (done / "result.json").write_text(json.dumps(result | {"uploads": uploads}))
+    write_run(tmp_path / "going", [evaluation(3, ter=0.5), *[arrival(i) for i in range(500)]], 9, 5)
+    damaged = write_run(tmp_path / "damaged", [arrival(0)], 9, 5)
+    (damaged / "result.json").write_text('{"metrics": 3, "uploads": []}')
+    _, listed = first_of(ask(serve(tmp_path), "/api/stream?run=done"), "runs")
+    attacks = {one["name"]: one["attack"] for one in listed["runs"]}
+    assert (attacks["done"], attacks["going"]) == ("attacks by clients", "gaussian")
+    found = {one["name"]: (one["metrics"], one["accepted"]) for one in listed["runs"]}
+    assert found == {
+        "done": ({"ter": 0.25, "asr": None}, {"honest": 0.9, "malicious": None}),
+        "going": ({"ter": 0.5}, {}),
+        "damaged": ({}, {}),
+    }
+
+
 def test_client_stream_holds_its_history_alone(tmp_path, serve):
     path = write_run(tmp_path / "run", events(400, 10), 400, 10)
     server = serve(path)

@@ -12,7 +12,8 @@ from secureafl.defenses import DEFENSES
 from secureafl.experiment import Experiment
 from secureafl.redteam.entries import _plan, read_entries
 from secureafl.redteam.plan import Plan
-from secureafl.report.leaderboard import describe, make_leaderboard, make_searches
+from secureafl.report.export import as_csv, as_markdown
+from secureafl.report.leaderboard import describe, list_commands, make_leaderboard, make_searches
 
 RAW = Path(__file__).parents[2] / "docs/results/raw/redteam"
 
@@ -41,7 +42,7 @@ def outcome(defense, share, scores=(0.4, 0.5, 0.6), budget=200, against="error")
 
 def lines(table):
     """The rows of a table by their first cell."""
-    rows = [row.strip("| ").split(" | ") for row in table.splitlines()[2:]]
+    rows = [row.strip("| ").split(" | ") for row in as_markdown(table).splitlines()[2:]]
     return {row[0]: row[1:] for row in rows}
 
 
@@ -67,6 +68,14 @@ def test_of_several_searches_the_worst_counts_and_its_budget_is_told():
     assert lines(table)["kardam"][1] == "diverged (7)"
 
 
+def test_csv_of_the_leaderboard_has_numbers():
+    table = make_leaderboard([outcome("kardam", 0.1)], ["kardam"], "error")
+    head, row = (line.split(",") for line in as_csv(table).splitlines())
+    assert head[2:6] == ["10 % mean", "10 % std", "10 % budget", "20 % mean"]
+    assert [float(cell) for cell in row[2:5]] == pytest.approx([0.5, 0.1, 200])
+    assert row[5] == ""
+
+
 def test_errors_and_success_rates_are_apart():
     found = [outcome("kardam", 0.4, against="asr")]
     assert lines(make_leaderboard(found, DEFENSES, "asr"))["kardam"][4] == "0.500 ± 0.100 (200)"
@@ -81,13 +90,13 @@ def test_defence_of_ones_own_comes_last():
 
 def test_searches_are_told_with_their_commands():
     kardam, clipping = outcome("kardam", 0.2, budget=24), outcome("norm_clipping", 0.4)
-    text = make_searches([kardam, clipping], DEFENSES)
-    first, second = lines(text.partition("\n\n")[0]).items()
+    first, second = lines(make_searches([kardam, clipping], DEFENSES)).items()
     assert (first[0], second[0]) == ("norm_clipping", "kardam")
     assert second[1] == [
         "20 %", "error", "0.500 ± 0.100", "101: 0.400, 102: 0.500, 103: 0.600", "0.120 ± 0.010",
         "composed: aim std, share 0.59, period 20", "24", "NVIDIA H200", "torch 2", "2026-11-16",
     ]  # fmt: skip
+    text = list_commands([kardam, clipping], DEFENSES)
     for one in (kardam, clipping):
         assert f"\n{one['command']}\n{one['worst']['command']}\n" in text
 

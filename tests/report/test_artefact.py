@@ -146,3 +146,18 @@ def test_damaged_result_is_named(make_run):
     (path / "result.json").write_text('{"metrics": {"ter": 3}}')
     with pytest.raises(RunError, match="damaged result"):
         cell_of([path], {})
+
+
+def test_every_table_comes_as_csv_and_latex(brief, tmp_path):
+    page = write_artefact(brief, tmp_path).read_text()
+    assert {path.name for path in (tmp_path / "tables").iterdir()} == {
+        f"{name}.{ending}"
+        for name in ("fashion_mnist", "accepted-fashion_mnist")
+        for ending in ("csv", "tex")
+    }
+    assert page.count('download="fashion_mnist.csv"') == 1
+    head, first, _ = (tmp_path / "tables" / "fashion_mnist.csv").read_text().splitlines()
+    assert head.startswith("Defence,none ter mean,none ter std,none ter paper,scaling ter mean")
+    assert first.startswith("AsyncSGD,0.12,0.01,0.12,0.2,0.01")
+    latex = (tmp_path / "tables" / "accepted-fashion_mnist.tex").read_text()
+    assert r"AsyncSGD & 90.0 \%, 25.0 \%" in latex

@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from secureafl.cli.app import app
 from secureafl.core.errors import ConfigError, RunError
+from secureafl.report.export import write_table
 from secureafl.report.table import make_table, parse_axis, read_sources
 
 
@@ -24,9 +25,12 @@ def runs(make_run):
     return make_run("e", defense="kardam", attack="none", seed=0, result=result(0.15)).parent
 
 
-def made(folder, rows=("attack",), columns=("defense",), show="figures", paper=False):
+def made(
+    folder, rows=("attack",), columns=("defense",), show="figures", paper=False, how="markdown"
+):
     found = read_sources([folder], folder / ".place")
-    return make_table(found, [*map(parse_axis, rows)], [*map(parse_axis, columns)], show, paper)
+    axes = [*map(parse_axis, rows)], [*map(parse_axis, columns)]
+    return write_table(make_table(found, *axes, show, paper), "markdown")
 
 
 def test_cells_are_means_over_seeds_and_say_what_is_not_there(runs):
@@ -107,7 +111,7 @@ def test_archive_is_read_like_the_folder_in_it(runs, tmp_path):
         packed.add(runs, "all")
     found = read_sources([archive], tmp_path / "place")
     axes = [parse_axis("attack")], [parse_axis("defense")]
-    assert make_table(found, *axes, "figures", False) == made(runs)
+    assert write_table(make_table(found, *axes, "figures", False), "markdown") == made(runs)
     archive.write_bytes(archive.read_bytes()[:100])
     with pytest.raises(RunError, match="cannot be unpacked"):
         read_sources([archive], tmp_path / "elsewhere")

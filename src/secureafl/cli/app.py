@@ -264,7 +264,7 @@ def report(
         Path | None, typer.Option(help="Folder for the page; default: RUN/report.")
     ] = None,
 ) -> None:
-    """Make one self-contained HTML page, and its figures, of runs finished or not."""
+    """Make one self-contained HTML page, its figures and its tables, of runs finished or not."""
     from secureafl.cli.screen import runs_in
     from secureafl.report.page import write_report
 

@@ -1,4 +1,4 @@
-"""`secureafl table`: runs as a Markdown table, and pages whose tables are made again."""
+"""`secureafl table`: runs as a table in Markdown, CSV or LaTeX; and tables of pages made again."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from secureafl.core.errors import ConfigError, RunError
 
 EXAMPLE = (
     "Example: secureafl table runs/attacks --rows attack=none,sign_flip --columns defense --paper; "
+    "or: secureafl table runs/attacks --rows defense --columns attack --format latex; "
     "or: secureafl table docs/results/attacks.md; "
     "or: secureafl table runs/redteam-*/redteam.json --show searches"
 )
 _TABLE = re.compile(r"(<!-- secureafl table\s(.*?)-->\n).*?(<!-- end of table -->)", re.DOTALL)
 _PAGE = ".md"
+Format = Literal["markdown", "csv", "latex"]  # `report.export.Format`, which is slow to import
 Show = Literal[
     "figures", "accepted", "malicious", "steps", "origin", "worst-error", "worst-asr", "searches"
 ]
@@ -58,18 +60,24 @@ def table(
     paper: Annotated[
         bool, typer.Option("--paper", help="The paper's figures in brackets, where it has some.")
     ] = False,
+    format_: Annotated[
+        Format,
+        typer.Option("--format", help="What to print; LaTeX with the rules of booktabs."),
+    ] = "markdown",
     check: Annotated[
         bool, typer.Option("--check", help="Change no page; fail if a table would change.")
     ] = False,
 ) -> None:
-    """Print runs as a Markdown table, over seeds, or make the tables of pages again."""
+    """Print runs as a table, over seeds, or make the tables of pages again."""
     pages = [source for source in sources if source.suffix == _PAGE]
     with tempfile.TemporaryDirectory(prefix="secureafl-table-") as place:
         if not pages:
-            print(_make(Path(place), sources, rows, columns, show, paper), end="")
+            print(_make(Path(place), sources, rows, columns, show, paper, format_), end="")
             return
         if len(pages) < len(sources):
             raise ConfigError("give either runs or pages, not both")
+        if format_ != "markdown":
+            raise ConfigError(f"--format {format_}: tables of pages are in Markdown")
         changed = [page for page in pages if _fill(page, Path(place), check)]
     for page in changed:
         print(f"{page}: {'its tables differ from their runs' if check else 'changed'}")
@@ -84,27 +92,33 @@ def _make(
     columns: list[str] | None,
     show: Show,
     paper: bool,
+    format_: Format,
 ) -> str:
     if show in ("worst-error", "worst-asr", "searches"):
         if rows or columns or paper:
             raise ConfigError(f"--show {show}: leave out --rows, --columns and --paper")
-        return _make_of_searches(sources, show)
+        return _make_of_searches(sources, show, format_)
+    from secureafl.report.export import write_table
     from secureafl.report.table import make_table, parse_axis, read_sources
 
     down = list(map(parse_axis, rows or ([] if show == "origin" else ["attack"])))
     across = list(map(parse_axis, columns or ["defense"]))
-    return make_table(read_sources(sources, place), down, across, show, paper)
+    made = make_table(read_sources(sources, place), down, across, show, paper)
+    return write_table(made, format_)
 
 
-def _make_of_searches(sources: list[Path], show: Show) -> str:
+def _make_of_searches(sources: list[Path], show: Show, format_: Format) -> str:
     from secureafl.defenses import DEFENSES
     from secureafl.redteam.entries import read_entries
-    from secureafl.report.leaderboard import make_leaderboard, make_searches
+    from secureafl.report.export import write_table
+    from secureafl.report.leaderboard import list_commands, make_leaderboard, make_searches
 
     entries = read_entries(sources)
-    if show == "searches":
-        return make_searches(entries, DEFENSES)
-    return make_leaderboard(entries, DEFENSES, show.removeprefix("worst-"))
+    if show != "searches":
+        made = make_leaderboard(entries, DEFENSES, show.removeprefix("worst-"))
+        return write_table(made, format_)
+    below = f"\n{list_commands(entries, DEFENSES)}" if format_ == "markdown" else ""
+    return write_table(make_searches(entries, DEFENSES), format_) + below
 
 
 def _fill(page: Path, place: Path, check: bool) -> bool:

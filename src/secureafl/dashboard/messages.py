@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from secureafl.core.events import ArrivalEvent, EvaluationEvent
@@ -12,6 +12,7 @@ from secureafl.runs.digest import Digest, Score
 from secureafl.runs.lanes import Lane, explain_suspicion, lanes, name_suspects
 from secureafl.runs.layout import is_deployed
 from secureafl.runs.pace import Moment
+from secureafl.runs.refused import MEANING, refused_clients, tell_refused
 from secureafl.runs.thinned import Cursor, Thinned
 from secureafl.runs.watch import Watch
 
@@ -65,8 +66,9 @@ def _whole(watch: Watch, place: Place, first_lane: int) -> dict[str, Any]:
         "scores": _scores(digest, place.scores),
         "pace": _pace(watch.pace.moments, place.pace),
         "staleness": {"width": width, "bars": bars},
-        "suspects": name_suspects(digest, found),
-        "explanation": explain_suspicion(digest, found, kind(watch.settings, "defense")),
+        "suspects": name_suspects(digest, found, is_deployed(watch.path)),
+        "refused": tell_refused(refused_clients(digest), is_deployed(watch.path)),
+        "explanation": _explanation(watch, found),
         "lanes": _lanes(watch, found, first_lane),
         "latest": [upload(event) for event in reversed(digest.latest)],
         "reasons": dict(digest.reasons.most_common()),
@@ -75,12 +77,19 @@ def _whole(watch: Watch, place: Place, first_lane: int) -> dict[str, Any]:
     }
 
 
+def _explanation(watch: Watch, found: Sequence[Lane]) -> str:
+    told = explain_suspicion(watch.digest, found, kind(watch.settings, "defense"))
+    return f"{MEANING} {told}" if found else told
+
+
 def head(name: str, watch: Watch) -> dict[str, Any]:
     """Which run this is, its state and its counts."""
     settings, digest = watch.settings, watch.digest
     faced = as_faced(settings, digest.malicious > 0, is_deployed(watch.path))
     planned, clients = settings.get("rounds"), settings.get("clients")
     per_second = watch.pace.per_second if not watch.result else None
+    refused = refused_clients(digest)
+    last = digest.evaluations.points[-1:]
     return {
         "name": name,
         "path": str(watch.path),
@@ -98,7 +107,19 @@ def head(name: str, watch: Watch) -> dict[str, Any]:
         "accepted": digest.accepted,
         "uploads": digest.uploads,
         "per_second": finite(per_second or watch.result.get("rounds_per_second")),
+        "metrics": late_means(watch.result) or (last[0].metrics if last else {}),
+        "caught": [len(refused.caught), refused.malicious],
+        "silenced": [len(refused.silenced), refused.honest],
+        "deployed": is_deployed(watch.path),
     }
+
+
+def late_means(result: Mapping[str, Any]) -> dict[str, float | None]:
+    """The late mean of every metric of a result, the main one first; none if it is damaged."""
+    try:
+        return {name: finite(found["late_mean"]) for name, found in result["metrics"].items()}
+    except (KeyError, TypeError, AttributeError):
+        return {}
 
 
 def _curves(series: Thinned[EvaluationEvent], cursor: Cursor) -> dict[str, Any]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from secureafl.core.errors import RunError
-from secureafl.presentation.labels import kind
-from secureafl.runs.events import last_events
+from secureafl.dashboard.messages import finite, late_means
+from secureafl.presentation.labels import as_faced, kind
+from secureafl.runs.events import last_evaluation, last_events
 from secureafl.runs.find import Found, require_folder, search
-from secureafl.runs.layout import EVENTS, EXPERIMENT, RESULT
+from secureafl.runs.layout import EVENTS, EXPERIMENT, RESULT, read_json
 from secureafl.runs.watch import Watch
 from secureafl.toml import read_toml
 
@@ -60,10 +62,11 @@ class Runs:
             return watch
 
     def listing(self) -> dict[str, Any]:
-        """A line about each run, read from the ends of its files, and what cannot be searched."""
+        """A line about each run, the newest first, and what cannot be searched."""
         with self._lock:
             self._search()
             briefs = [self._brief(name, path) for name, path in self._found.items()]
+            briefs.sort(key=lambda brief: brief["written"], reverse=True)
             return {"runs": briefs, "unreadable": self._unreadable}
 
     def _brief(self, name: str, path: Path) -> dict[str, Any]:
@@ -101,15 +104,43 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 
 def _brief(name: str, path: Path) -> dict[str, Any]:
-    try:
-        settings = read_toml(path / EXPERIMENT)
-    except Exception:  # whatever is wrong with it, the run's own page says so
-        settings = {}
+    """What the list says of a run, read from the ends of its files."""
+    settings = _quietly(read_toml, path / EXPERIMENT)
+    result = _quietly(read_json, path / RESULT)
+    last = last_evaluation(path) if not result else None
+    written = _stamp(path / EVENTS)
     return {
         "name": name,
         "defense": kind(settings, "defense"),
-        "attack": kind(settings, "attack"),
+        "attack": kind(as_faced(settings, _was_attacked(result)), "attack"),
         "seed": str(settings.get("seed", "")),
         "rounds": max((event.round for event in last_events(path)), default=0),
         "finished": (path / RESULT).exists(),
+        "metrics": late_means(result) or (last.metrics if last else {}),
+        "accepted": _accepted_shares(result),
+        "written": written[0] // 10**9 if written else 0,
     }
+
+
+def _accepted_shares(result: Mapping[str, Any]) -> dict[str, float | None]:
+    """By group of clients; of unfinished runs nobody has counted."""
+    try:
+        return {name: finite(found["share"]) for name, found in result["uploads"].items()}
+    except (KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _was_attacked(result: Mapping[str, Any]) -> bool:
+    """Whether a finished run had uploads that were known to be malicious."""
+    try:
+        return result["uploads"]["malicious"]["received"] > 0
+    except (KeyError, TypeError):
+        return False
+
+
+def _quietly(read: Callable[[Path], dict[str, Any]], path: Path) -> dict[str, Any]:
+    """What a file holds; whatever is wrong with it, the run's own page says so."""
+    try:
+        return read(path)
+    except Exception:
+        return {}

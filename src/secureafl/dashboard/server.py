@@ -22,7 +22,7 @@ from secureafl.core.errors import ConfigError
 from secureafl.dashboard.access import COOKIE, access_to
 from secureafl.dashboard.runs import Runs
 from secureafl.dashboard.streams import one_client, overview
-from secureafl.presentation.style import COLOURS, MEANINGS, style_sheet
+from secureafl.presentation.style import COLOURS, MEANINGS, ON_DARK, style_sheet
 
 _TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -242,5 +242,5 @@ def _files() -> dict[str, tuple[str, bytes]]:
 
 def _look() -> str:
     """The colours and words of the pictures, as a script."""
-    words = {"COLOURS": COLOURS, "MEANINGS": MEANINGS}
+    words = {"COLOURS": COLOURS, "MEANINGS": MEANINGS, "ON_DARK": ON_DARK}
     return "".join(f"export const {k} = {json.dumps(v)};\n" for k, v in words.items())

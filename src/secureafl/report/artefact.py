@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from secureafl.report.cells import Sheet
 from secureafl.report.curves import over_columns
+from secureafl.report.drawing import slug
+from secureafl.report.export import Table, accepted_of, figures_of, plain
 from secureafl.report.formatting import figures, in_markdown_table, paper_figures, shares
 from secureafl.report.summary import shown, summaries
 from secureafl.report.writing import PAGE, fill, save
@@ -37,15 +39,40 @@ def write_artefact(brief: Brief, out: Path) -> Path:
     metrics = dict.fromkeys(m for sheet in brief.sheets for m in sheet.metrics)
     drawn = [over_columns(brief.sheets, m, brief.column_name, brief.ours) for m in metrics]
     pictures = [picture for picture in drawn if picture] if brief.curves else []
+    tables = {sheet.title: _table(brief, sheet) for sheet in brief.sheets}
+    accepted = {sheet.title: _accepted(brief, sheet) for sheet in brief.sheets}
     values = {
         "brief": brief,
+        "tables": tables,
         "origin": origin_of(brief.runs),
         "summaries": summaries(brief.sheets, brief.ours),
         "pictures": pictures,
-        "accepted": any(c.honest is not None for s in brief.sheets for c in s.cells.values()),
+        "accepted": accepted
+        if any(c.honest is not None for s in brief.sheets for c in s.cells.values())
+        else {},
     }
     filters = {"figures": figures, "paper": paper_figures, "shares": shares}
     filters |= {"shown": shown, "plain": in_markdown_table}
     pages = {PAGE: "artefact.html", MARKDOWN: "artefact.md"}
-    save(out, {file: fill(template, filters, values) for file, template in pages.items()}, pictures)
+    made = {file: fill(template, filters, values) for file, template in pages.items()}
+    save(out, made, pictures, [*tables.values(), *values["accepted"].values()])
     return out / PAGE
+
+
+def _table(brief: Brief, sheet: Sheet) -> Table:
+    metrics = " / ".join(map(str.upper, sheet.metrics))
+    rows = [
+        [plain(shown(row)), *(figures_of(sheet.cells[row, c]) for c in sheet.columns)]
+        for row in sheet.rows
+    ]
+    title = f"{sheet.title}: {metrics}" if metrics else sheet.title
+    return Table(slug(sheet.title), title, [brief.row_name, *sheet.columns], rows)
+
+
+def _accepted(brief: Brief, sheet: Sheet) -> Table:
+    rows = [
+        [plain(shown(row)), *(accepted_of(sheet.cells[row, c]) for c in sheet.columns)]
+        for row in sheet.rows
+    ]
+    title = f"Accepted uploads, {sheet.title}: honest, malicious"
+    return Table(f"accepted-{slug(sheet.title)}", title, [brief.row_name, *sheet.columns], rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,7 +18,7 @@ from secureafl.report.drawing import (
     drawable,
     legend_columns,
     panels,
-    render,
+    render_both,
     slug,
     styles_in_turn,
 )
@@ -40,8 +39,6 @@ def over_columns(
         return None
     rows = list(dict.fromkeys(row for sheet in sheets for row in sheet.rows))
     styles = dict(zip(rows, styles_in_turn(), strict=False))
-    height = 3.0 * math.ceil(len(with_metric) / 2) + 0.2 * len(rows) / 2 + 0.4
-    svg = render((9, height), lambda f: _panels(f, with_metric, metric, scale, styles, ours))
     meaning = f": {MEANINGS[metric]}" if metric in MEANINGS else ""
     title = f"{metric.upper()} over {scale}"
     return Picture(
@@ -51,7 +48,10 @@ def over_columns(
         f"stars are the paper's figures for {' and '.join(map(shown, ours))}, where it gives any.",
         f"Line chart of {title}: {', '.join(map(shown, rows))}; "
         f"one panel each for {', '.join(sheet.title for sheet in with_metric)}.",
-        svg,
+        *render_both(
+            0.2 * len(rows) / 2 + 0.4,
+            lambda figure: _panels(figure, with_metric, metric, scale, styles, ours),
+        ),
     )
 
 
@@ -74,7 +74,7 @@ def _panels(
     figure.axes[0].set_ylim(bottom=0)  # shared; cut axes exaggerate
     handles = [Line2D([], [], **style._asdict()) for style in styles.values()]
     labels = [drawable(shown(row)) for row in styles]
-    figure.legend(handles, labels, loc="outside upper left", ncols=legend_columns(labels))
+    figure.legend(handles, labels, loc="outside upper left", ncols=legend_columns(figure, labels))
 
 
 def _lines(axis: Axes, sheet: Sheet, metric: str, styles: dict[str, Style]) -> None:

@@ -16,13 +16,15 @@ from typing import Any, NamedTuple
 import matplotlib
 from matplotlib import font_manager
 from matplotlib.axes import Axes
+from matplotlib.colors import Colormap, LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from secureafl.presentation.plotting import FONT, our_style
-from secureafl.presentation.style import COLOURS
+from secureafl.presentation.style import BLACK, BLUE, COLOURS, ON_DARK
 
 MARKERS, LINES = "osD^vPX*", ("-", "--", "-.", ":")
 MAX_NAMED_CLIENTS = 60  # of more, the numbers would not fit beside an axis
+WIDE, NARROW = 9.0, 4.4  # inches
 FAR = 1e100  # beyond, a diverged run would overflow the axes' arithmetic
 
 
@@ -34,6 +36,7 @@ class Picture(NamedTuple):
     caption: str
     alt: str
     svg: bytes
+    narrow: bytes  # the same for a small screen
 
 
 class Style(NamedTuple):
@@ -45,9 +48,13 @@ class Style(NamedTuple):
 
 
 def panels(figure: Figure, items: Sequence[Any]) -> Iterator[tuple[Axes, Any]]:
-    """A panel for each item, two side by side; all have the same vertical axis."""
-    columns = min(2, len(items))
+    """A panel for each item, two side by side if there is room; all have one vertical scale.
+
+    The figure becomes as high as they need.
+    """
+    columns = 1 if is_narrow(figure) else min(2, len(items))
     rows = math.ceil(len(items) / columns)
+    figure.set_figheight(figure.get_figheight() + rows * (2.4 if is_narrow(figure) else 3.0))
     axes = figure.subplots(rows, columns, sharey=True, squeeze=False).ravel()
     for axis, item in itertools.zip_longest(axes, items):
         if item is None:
@@ -56,8 +63,27 @@ def panels(figure: Figure, items: Sequence[Any]) -> Iterator[tuple[Axes, Any]]:
             yield axis, item
 
 
-def render(size: tuple[float, float], draw: Callable[[Figure], None]) -> bytes:
-    """What `draw` draws, as SVG."""
+def render_both(height: float, draw: Callable[[Figure], None]) -> tuple[bytes, bytes]:
+    """What `draw` draws, as SVG: for a wide page, and for a small screen."""
+    return _render((WIDE, height), draw), _render((NARROW, min(height, NARROW)), draw)
+
+
+def is_narrow(figure: Figure) -> bool:
+    """Whether a figure is for a small screen."""
+    return figure.get_figwidth() < WIDE
+
+
+def most_named(figure: Figure) -> int:
+    """How many clients have room for their numbers beside an axis."""
+    return MAX_NAMED_CLIENTS // 2 if is_narrow(figure) else MAX_NAMED_CLIENTS
+
+
+def shades() -> Colormap:
+    """From nothing to blue, on any ground."""
+    return LinearSegmentedColormap.from_list("shades", [f"{BLUE}00", f"{BLUE}ff"])
+
+
+def _render(size: tuple[float, float], draw: Callable[[Figure], None]) -> bytes:
     with our_style(), matplotlib.rc_context({"hatch.linewidth": 0.8, "savefig.dpi": 120}):
         figure = Figure(figsize=size, layout="constrained")
         draw(figure)
@@ -66,9 +92,19 @@ def render(size: tuple[float, float], draw: Callable[[Figure], None]) -> bytes:
     return out.getvalue()
 
 
-def legend_columns(labels: Sequence[str]) -> int:
+def with_dark_colours(svg: bytes) -> bytes:
+    """The same picture with other colours where a page is dark; elsewhere not a bit changes."""
+    rules = [f"svg, use {{ fill: {ON_DARK[BLACK]} }}"]  # what names no colour is black
+    for what, (light, dark) in itertools.product(("fill", "stroke"), ON_DARK.items()):
+        named = f'[style*="{what}: {light.lower()}"], [{what}="{light.lower()}"]'
+        rules.append(f"{named} {{ {what}: {dark} !important }}")
+    style = f"<style>@media (prefers-color-scheme: dark) {{ {' '.join(rules)} }}</style>"
+    return svg.replace(b"<defs>", style.encode() + b"<defs>", 1)
+
+
+def legend_columns(figure: Figure, labels: Sequence[str]) -> int:
     """As many as fit side by side, counted in characters of an average width."""
-    return max(1, min(4, 90 // (max(map(len, labels)) + 8)))
+    return max(1, min(4, int(10 * figure.get_figwidth()) // (max(map(len, labels)) + 8)))
 
 
 def styles_in_turn() -> Iterator[Style]:

@@ -1,4 +1,4 @@
-"""The leaderboard: the worst that searches found against every defence, in Markdown.
+"""The leaderboard: the worst that searches found against every defence.
 
 A cell without a search says so. Of several searches in one cell the worst result counts: it is what
 an attacker is known to be able to do.
@@ -11,8 +11,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from secureafl.report.export import Table, Value, plain, texts
 from secureafl.report.formatting import NOTHING, mean_and_deviation, number
-from secureafl.report.table import markdown
 
 SHARES = (0.1, 0.2, 0.3, 0.4)  # of malicious clients
 YARDSTICK = "norm_clipping"  # clipping and nothing else: what a rule should be better than
@@ -25,23 +25,36 @@ _SEARCHES = (
 Outcome = Mapping[str, Any]
 
 
-def make_leaderboard(outcomes: Sequence[Outcome], defenses: Iterable[str], against: str) -> str:
+def make_leaderboard(outcomes: Sequence[Outcome], defenses: Iterable[str], against: str) -> Table:
     """The worst found, by defence and share of malicious clients; in brackets the budget."""
     lines = [
-        [defense, _without_attack(outcomes, defense)]
+        [plain(defense), plain(_without_attack(outcomes, defense))]
         + [_worst(outcomes, (defense, share, against)) for share in SHARES]
         for defense in _ordered(defenses, outcomes)
     ]
-    return markdown(["defence", "error without attack", *map(_percent, SHARES)], lines)
+    title = (
+        f"The worst {'error' if against == 'error' else 'ASR'} found, by share of malicious clients"
+    )
+    head = ["defence", "error without attack", *map(_percent, SHARES)]
+    return Table(f"worst-{against}", title, head, lines)
 
 
-def make_searches(outcomes: Sequence[Outcome], defenses: Iterable[str]) -> str:
-    """A line for every search; below, the commands that make it again and run its worst attack."""
-    order = _ordered(defenses, outcomes)
-    found = sorted(outcomes, key=lambda o: (order.index(_cell(o)[0]), *_cell(o)[1:]))
+def make_searches(outcomes: Sequence[Outcome], defenses: Iterable[str]) -> Table:
+    """A line for every search."""
+    lines = map(_line, _sorted(outcomes, defenses))
+    return texts("searches", "The searches one by one", _SEARCHES, lines)
+
+
+def list_commands(outcomes: Sequence[Outcome], defenses: Iterable[str]) -> str:
+    """The commands that make each search again and run its worst attack, as a Markdown block."""
+    found = _sorted(outcomes, defenses)
     commands = [line for o in found for line in (o["command"], o["worst"]["command"], "")]
-    table = markdown(_SEARCHES, map(_line, found))
-    return "\n".join([table, "```", *commands[:-1], "```", ""])
+    return "\n".join(["```", *commands[:-1], "```", ""])
+
+
+def _sorted(outcomes: Sequence[Outcome], defenses: Iterable[str]) -> list[Outcome]:
+    order = _ordered(defenses, outcomes)
+    return sorted(outcomes, key=lambda o: (order.index(_cell(o)[0]), *_cell(o)[1:]))
 
 
 def _ordered(defenses: Iterable[str], outcomes: Sequence[Outcome]) -> list[str]:
@@ -56,12 +69,14 @@ def _cell(outcome: Outcome) -> tuple[str, float, str]:
     return plan["base"]["defense"]["kind"], plan["base"]["malicious"], plan["against"]
 
 
-def _worst(outcomes: Sequence[Outcome], cell: tuple[str, float, str]) -> str:
+def _worst(outcomes: Sequence[Outcome], cell: tuple[str, float, str]) -> Value:
     own = [o for o in outcomes if _cell(o) == cell]
     if not own:
-        return EMPTY
+        return Value(EMPTY, {"mean": None, "std": None, "budget": None})
     worst = max(own, key=lambda o: _height(o["worst"]["held_out"]["mean"]))
-    return f"{_figure(worst['worst']['held_out'])} ({worst['plan']['budget']})"
+    held_out, budget = worst["worst"]["held_out"], worst["plan"]["budget"]
+    parts = {"mean": held_out["mean"], "std": _deviation(held_out), "budget": budget}
+    return Value(f"{_figure(held_out)} ({budget})", parts)
 
 
 def _without_attack(outcomes: Sequence[Outcome], defense: str) -> str:
@@ -103,10 +118,16 @@ def _percent(share: float) -> str:
 
 def _figure(figures: Mapping[str, Any]) -> str:
     """The mean and deviation over held-out seeds."""
-    mean, scores = figures["mean"], list(figures["seeds"].values())
+    mean, deviation = figures["mean"], _deviation(figures)
+    return _score(mean) if deviation is None else mean_and_deviation(mean, deviation)
+
+
+def _deviation(figures: Mapping[str, Any]) -> float | None:
+    """The standard deviation over held-out seeds; None where the mean is no number."""
+    mean = figures["mean"]
     if mean is None or isinstance(mean, str):
-        return _score(mean)
-    return mean_and_deviation(mean, statistics.stdev(scores))
+        return None
+    return statistics.stdev(figures["seeds"].values())
 
 
 def _score(value: float | str | None) -> str:

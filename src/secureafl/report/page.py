@@ -1,33 +1,36 @@
-"""One page that explains a set of runs, complete in itself."""
+"""One page that explains a set of runs, complete in itself: the answer first, details folded."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from secureafl.presentation.labels import as_text, flat_texts, kind
+from secureafl.presentation.labels import flat_texts, kind
+from secureafl.report.answer import answer, expense, silencing, verdict
 from secureafl.report.drawing import Picture
+from secureafl.report.export import Table
 from secureafl.report.figures import clients, holdings, lipschitz, over_rounds, staleness
-from secureafl.report.formatting import late_figures
+from secureafl.report.grid import Grid, arrange
 from secureafl.report.headline import headlines
+from secureafl.report.run_tables import (
+    reasons_of,
+    table_of_clients,
+    table_of_origin,
+    table_of_refusals,
+    table_of_runs,
+)
 from secureafl.report.tables import Run, compare, read_runs
 from secureafl.report.trust import trust
 from secureafl.report.writing import PAGE, fill, save
 from secureafl.runs.lanes import Lane, explain_suspicion, lanes, name_suspects
+from secureafl.runs.refused import MEANING, refused_clients, tell_refused
 
-_LANES = 25  # clients listed; the dashboard lists them all
+# Clients listed of a run, of all runs together, and at least; the dashboard lists them all.
+_LANES, _ALL_LANES, _FEWEST_LANES = 25, 750, 5
+_DRAWN = 8  # runs; of more, the figures of each would make the page heavy and slow to write
 _PICTURES = (lipschitz, trust, staleness, clients, holdings)
-
-
-class Refusals(NamedTuple):
-    """How many uploads were refused for one reason."""
-
-    reason: str
-    honest: int
-    malicious: int
 
 
 class Section(NamedTuple):
@@ -35,30 +38,70 @@ class Section(NamedTuple):
 
     run: Run
     settings: dict[str, str]
-    refusals: list[Refusals]
     notes: list[str]
-    facts: dict[str, str]
-    sessions: list[dict[str, str]]
-    session_keys: list[str]
     pictures: list[Picture]
     suspects: str
+    refused: str
     explanation: str
-    lanes: list[Lane]  # those shown, of `clients`
-    clients: int
+    lanes: list[Lane]  # those shown
+    clients: Table  # all of them
+    refusals: Table
+    origin: Table
+
+    @property
+    def shown_clients(self) -> Table:
+        """Those that the page lists."""
+        return self.clients._replace(rows=self.clients.rows[: len(self.lanes)])
+
+    @property
+    def tables(self) -> list[Table]:
+        """Those that are saved beside the page; the origin is in the run folder already."""
+        return [table for table in (self.clients, self.refusals) if table.rows]
 
 
 def write_report(runs: Sequence[Path], out: Path) -> Path:
-    """Write `index.html` and its figures into `out`; returns the page's path.
+    """Write `index.html`, its figures and its tables into `out`; returns the page's path.
 
     An earlier report is replaced; nothing is deleted, and the run folders are only read.
     """
     read = read_runs(runs)
+    grid = arrange(read)
     pictures = _comparison_pictures(read)
-    sections = [_section(run, number) for number, run in enumerate(read, 1)]
-    page = _render(read, pictures, sections)
+    sections = [_section(run, number, len(read)) for number, run in enumerate(read, 1)]
+    values = _values(read, grid, pictures, sections)
+    page = fill("page.html", {"reasons": reasons_of, "runs": _runs_of}, values)
     more = [picture for one in sections for picture in one.pictures]
-    save(out, {PAGE: page}, [*pictures, *more])
+    tables = [values[name].table for name in ("answer", "expense")] + [values["runs"]]
+    tables += [table for one in sections for table in one.tables]
+    save(out, {PAGE: page}, [*pictures, *more], tables)
     return out / PAGE
+
+
+def _values(
+    runs: Sequence[Run], grid: Grid, pictures: list[Picture], sections: list[Section]
+) -> dict[str, Any]:
+    verdicts = verdict(grid)
+    told = headlines(sorted(runs, key=lambda run: grid.scenes.index(run.scene)))
+    return {
+        "title": f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}",
+        "top": [*(verdicts or told), _at_whose_expense(runs, grid)],
+        "sentences": told if verdicts else [],
+        "several": len(runs) > 1,
+        "answer": answer(grid),
+        "expense": expense(grid),
+        "meaning": MEANING,
+        "runs": table_of_runs(compare(runs)),
+        "unfinished": any(not run.finished for run in runs),
+        "pictures": pictures,
+        "sections": sections,
+        "drawn": len(runs) <= _DRAWN,
+    }
+
+
+def _at_whose_expense(runs: Sequence[Run], grid: Grid) -> str:
+    if len(runs) > 1:
+        return silencing(grid)
+    return tell_refused(refused_clients(runs[0].digest), runs[0].deployed)
 
 
 def _comparison_pictures(runs: Sequence[Run]) -> list[Picture]:
@@ -71,24 +114,26 @@ def _made(pictures: Iterable[Picture | None]) -> list[Picture]:
     return [picture for picture in pictures if picture is not None]
 
 
-def _section(run: Run, number: int) -> Section:
-    sessions = run.provenance.get("sessions", [])
-    told = [flat_texts(one) for one in sessions if isinstance(one, Mapping)]
+def _section(run: Run, number: int, runs: int) -> Section:
     found = lanes(run.digest)
     return Section(
         run=run,
         settings=flat_texts(run.experiment),
-        refusals=_refusals(run),
         notes=_notes(run.result or {}),
-        facts={k: as_text(v) for k, v in run.provenance.items() if k != "sessions"},
-        sessions=told,
-        session_keys=list(dict.fromkeys(key for one in told for key in one)),
-        pictures=_made(draw(run, number) for draw in _PICTURES),
-        suspects=name_suspects(run.digest, found),
+        pictures=_made(draw(run, number) for draw in _PICTURES) if runs <= _DRAWN else [],
+        suspects=name_suspects(run.digest, found, run.deployed),
+        refused=tell_refused(refused_clients(run.digest), run.deployed),
         explanation=explain_suspicion(run.digest, found, kind(run.experiment, "defense")),
-        lanes=found[:_LANES],
-        clients=len(found),
+        lanes=found[: max(_FEWEST_LANES, min(_LANES, _ALL_LANES // runs))],
+        clients=table_of_clients(run, number, found),
+        refusals=table_of_refusals(run, number),
+        origin=table_of_origin(run, number),
     )
+
+
+def _runs_of(marks: str) -> list[tuple[str, int]]:
+    """Equal marks in a row, counted: a page of many runs has many thousands of them."""
+    return [(mark, len(list(same))) for mark, same in itertools.groupby(marks)]
 
 
 def _notes(result: Mapping[str, Any]) -> list[str]:
@@ -106,34 +151,3 @@ def _notes(result: Mapping[str, Any]) -> list[str]:
             f"exposed client (number {spent['client']}, {spent['uploads']} uploads)."
         )
     return notes
-
-
-def _refusals(run: Run) -> list[Refusals]:
-    """Refused uploads by reason, the most frequent first."""
-    arrivals = run.arrivals
-    refused = ~arrivals.accepted
-    honest, malicious = (
-        np.bincount(arrivals.reason[refused & group], minlength=len(arrivals.reasons))
-        for group in (~arrivals.malicious, arrivals.malicious)
-    )
-    found = [
-        Refusals(reason or "none given", int(good), int(malicious))
-        for reason, good, malicious in zip(arrivals.reasons, honest, malicious, strict=True)
-        if good + malicious
-    ]
-    return sorted(found, key=lambda one: -(one.honest + one.malicious))
-
-
-def _render(runs: Sequence[Run], pictures: list[Picture], sections: list[Section]) -> str:
-    rows = compare(runs)
-    names = {row.metric for row in rows if row.metric}
-    values = {
-        "headlines": headlines(runs),
-        "rows": rows,
-        "metric": names.pop().upper() if len(names) == 1 else "",
-        "with_asr": any(row.asr for row in rows),
-        "unfinished": any(not row.finished for row in rows),
-        "pictures": pictures,
-        "sections": sections,
-    }
-    return fill("page.html", {"spread": late_figures, "text": as_text}, values)

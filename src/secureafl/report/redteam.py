@@ -13,7 +13,8 @@ from matplotlib.ticker import MaxNLocator
 from secureafl.core.errors import RunError
 from secureafl.presentation.style import BLUE, GREEN, VERMILLION
 from secureafl.report.artefact import MARKDOWN
-from secureafl.report.drawing import FAR, Picture, render
+from secureafl.report.drawing import FAR, Picture, is_narrow, render_both
+from secureafl.report.export import Table, texts
 from secureafl.report.formatting import in_markdown_table, number
 from secureafl.report.tables import read_runs
 from secureafl.report.trust import trust
@@ -61,11 +62,15 @@ def write_redteam(outcome: Mapping[str, Any], folder: Path, out: Path) -> Path:
     (run,) = read_runs([folder / outcome["worst"]["run"]])
     curve, trust_map = over_budget(outcome), trust(run, 1)
     finalists = [t for t in outcome["trials"] if t["held_out"]["mean"] is not None]
+    finalists.sort(key=lambda t: -_height(t["held_out"]["mean"]))
+    attacks = outcome["by_attack"][:_ATTACKS]
+    tables = _tables(outcome, finalists, attacks)
     values = {
         "headline": headline(outcome),
         "outcome": outcome,
-        "finalists": sorted(finalists, key=lambda t: -_height(t["held_out"]["mean"])),
-        "attacks": outcome["by_attack"][:_ATTACKS],
+        "finalists": finalists,
+        "attacks": attacks,
+        "tables": tables,
         "run": run,
         "curve": curve,
         "trust_map": trust_map,
@@ -74,8 +79,45 @@ def write_redteam(outcome: Mapping[str, Any], folder: Path, out: Path) -> Path:
     pictures = [curve, *([trust_map] if trust_map else [])]
     filters = {"score": score, "spelled": spelled, "plain": in_markdown_table}
     pages = {PAGE: "redteam.html", MARKDOWN: "redteam.md"}
-    save(out, {file: fill(template, filters, values) for file, template in pages.items()}, pictures)
+    made = {file: fill(template, filters, values) for file, template in pages.items()}
+    save(out, made, pictures, list(tables.values()))
     return out / PAGE
+
+
+def _tables(
+    outcome: Mapping[str, Any],
+    finalists: Sequence[Mapping[str, Any]],
+    attacks: Sequence[Mapping[str, Any]],
+) -> dict[str, Table]:
+    """The page's tables by their names; those without a line are left out."""
+    attack, means = outcome["worst"]["attack"], ["tried", "mean", "highest"]
+    settings = [(name, str(value)) for name, value in attack.items()]
+    parts = [
+        (part["part"], str(line["value"]), *(line[name] for name in means))
+        for part in outcome["by_part"]
+        for line in part["values"]
+    ]
+    by_attack = [(str(line["value"]), *(line[name] for name in means)) for line in attacks]
+    short = f"Means of {outcome['metric'].upper()} over short runs"
+    by_part = f"{short}, by part of {attack['kind']}"
+    found = [
+        texts("worst", "The worst attack found", ["setting", "value"], settings),
+        _held_out_table(outcome, finalists),
+        texts("attacks", f"{short}, by attack", ["attack", *means], by_attack),
+        texts("parts", by_part, ["part", "value", *means], parts),
+    ]
+    return {table.name: table for table in found if table.rows}
+
+
+def _held_out_table(outcome: Mapping[str, Any], finalists: Sequence[Mapping[str, Any]]) -> Table:
+    metric, seeds = outcome["metric"].upper(), list(map(str, outcome["plan"]["held_out"]))
+    lines = [("none: error", outcome["without_attack"])]
+    lines += [(f"{spelled(t['attack'])}: {metric}", t["held_out"]) for t in finalists]
+    if outcome["metric"] == "asr":
+        lines.append(("the worst of them: error", outcome["worst"]["error"]))
+    rows = [(name, f["mean"], *(f["seeds"][seed] for seed in seeds)) for name, f in lines]
+    head = ["attack", "mean", *(f"seed {seed}" for seed in seeds)]
+    return texts("finalists", "Full length, held-out seeds", head, rows)
 
 
 def score(value: float | str | None) -> str:
@@ -100,7 +142,7 @@ def over_budget(outcome: Mapping[str, Any]) -> Picture:
         f"Dashed: the result, the worst mean of full runs on held-out seeds. {dotted}"
         "Short runs end earlier, so their level is not the result's.",
         f"The worst {metric} found over {len(outcome['trials'])} attacks tried.",
-        render((9, 4), lambda figure: _curve(figure, outcome)),
+        *render_both(4.0, lambda figure: _curve(figure, outcome)),
     )
 
 
@@ -120,7 +162,7 @@ def _curve(figure: Figure, outcome: Mapping[str, Any]) -> None:
         axis.axhline(_height(clean), color=GREEN, linestyle=":", label="error without attack")
     if FAR in [*scores, found]:  # what diverged is cut off, or the others would be one line
         axis.set_ylim(top=1.1 * max((s for s in scores if s < FAR), default=1.0))
-    axis.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    axis.xaxis.set_major_locator(MaxNLocator(4 if is_narrow(figure) else 8, integer=True))
     axis.set_xlabel("attacks tried")
     axis.set_ylabel(outcome["metric"].upper())
     axis.legend(loc="best")

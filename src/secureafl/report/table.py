@@ -1,4 +1,4 @@
-"""A table of runs in Markdown: settings make its rows and columns, a cell is a mean over seeds."""
+"""A table of runs: settings make its rows and columns, a cell is a mean over seeds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from secureafl.core.errors import ConfigError, RunError
 from secureafl.paper.tables import reported_figures
 from secureafl.presentation.labels import flat_texts
 from secureafl.report.cells import Cell, cell_of
-from secureafl.report.formatting import NOTHING, beside_paper, in_markdown_table, percent, shares
+from secureafl.report.export import Table, Value, accepted_of, figures_of, plain, share
+from secureafl.report.formatting import NOTHING
 from secureafl.runs.find import find_runs
 from secureafl.runs.layout import EXPERIMENT
 from secureafl.runs.origin import origin_of
@@ -56,20 +57,20 @@ def read_sources(sources: Sequence[Path], place: Path) -> list[Run]:
 
 def make_table(
     runs: Sequence[Run], rows: Sequence[Axis], columns: Sequence[Axis], show: Show, paper: bool
-) -> str:
-    """Write the table; with `paper`, the paper's figures stand in brackets beside ours."""
+) -> Table:
+    """Make the table; with `paper`, the paper's figures stand in brackets beside ours."""
     down = _keys(runs, rows)
     if show == "origin":
-        lines = [[*key, *_origin(chosen)] for key, chosen in down.items()]
-        return markdown([*_names(rows), *_ORIGIN], lines)
+        lines = [[*map(plain, key), *map(plain, _origin(chosen))] for key, chosen in down.items()]
+        return Table(show, _TITLES[show], [*_names(rows), *_ORIGIN], lines)
     across = _keys(runs, columns)
     headings = [", ".join(key) or show for key in across]
     write = _WRITERS[show]
     lines = [
-        [*key, *(_cell(chosen, others, write, paper) for others in across.values())]
+        [*map(plain, key), *(_cell(chosen, others, write, paper) for others in across.values())]
         for key, chosen in down.items()
     ]
-    return markdown([*_names(rows), *headings], lines)
+    return Table(show, _TITLES[show], [*_names(rows), *headings], lines)
 
 
 def _unpacked(archive: Path, place: Path) -> Path:
@@ -151,12 +152,12 @@ def _plug_ins(runs: Sequence[Run], part: str) -> list[str]:
 
 
 def _cell(
-    row: Sequence[Run], column: Sequence[Run], write: Callable[[Cell], str], paper: bool
-) -> str:
+    row: Sequence[Run], column: Sequence[Run], write: Callable[[Cell], Value], paper: bool
+) -> Value:
     there = {run.path for run in column}
     chosen = [run for run in row if run.path in there]
     if not chosen:
-        return NOTHING
+        return plain(None)
     _require_one_experiment(chosen)
     names = [chosen[0].settings.get(f"{part}.kind", "") for part in ("task", "defense", "attack")]
     cell = cell_of([run.path for run in chosen], reported_figures(*names) if paper else {})
@@ -183,19 +184,22 @@ def _origin(runs: Sequence[Run]) -> list[str]:
     return [", ".join(part) for part in parts]
 
 
-def _steps(cell: Cell) -> str:
-    return NOTHING if cell.steps is None else f"{cell.steps:,.0f}"
+def _steps(cell: Cell) -> Value:
+    if cell.steps is None:
+        return plain(None)
+    return Value(f"{cell.steps:,.0f}", {"": cell.steps})
 
 
-_WRITERS: dict[str, Callable[[Cell], str]] = {
-    "figures": beside_paper,
-    "accepted": shares,
-    "malicious": lambda cell: percent(cell.malicious),
+_WRITERS: dict[str, Callable[[Cell], Value]] = {
+    "figures": figures_of,
+    "accepted": accepted_of,
+    "malicious": lambda cell: share(cell.malicious),
     "steps": _steps,
 }
-
-
-def markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A table with these headings."""
-    first, *others = [f"| {' | '.join(map(in_markdown_table, row))} |" for row in (head, *lines)]
-    return "\n".join([first, "|---" * len(head) + "|", *others, ""])
+_TITLES: dict[Show, str] = {
+    "figures": "Figures, mean ± standard deviation over seeds",
+    "accepted": "Accepted uploads: honest, malicious",
+    "malicious": "Accepted uploads of malicious clients",
+    "steps": "Model steps",
+    "origin": "Where the numbers come from",
+}

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
-from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from secureafl.presentation.style import VERMILLION
-from secureafl.report.drawing import MAX_NAMED_CLIENTS, Picture, render, slug
+from secureafl.report.drawing import (
+    MAX_NAMED_CLIENTS,
+    Picture,
+    is_narrow,
+    render_both,
+    shades,
+    slug,
+)
 from secureafl.report.tables import Run
 
 _COLUMNS = 150
@@ -29,11 +36,11 @@ def trust(run: Run, number: int) -> Picture | None:
     return Picture(
         f"trust-{number:02d}-{slug(run.name)}.svg",
         "Whom the server trusted when",
-        "The darker, the more a client's word weighed when it uploaded: from nothing to as much as "
-        f"a typical client's.{below}",
+        "The stronger the colour, the more a client's upload weighed: from nothing to as much as a "
+        f"typical client's.{below}",
         f"Map of the weights of {len(clients):,} clients of {run.name} over rounds, "
         f"{malicious} of them malicious.",
-        render((9, height), lambda f: _map(f.add_subplot(), table, clients, malicious, run.rounds)),
+        *render_both(height, lambda figure: _map(figure, table, clients, malicious, run.rounds)),
     )
 
 
@@ -66,10 +73,13 @@ def _table(run: Run, weighed: np.ndarray, clients: np.ndarray) -> np.ndarray:
     return np.where(last >= 0, known, np.nan)
 
 
-def _map(axis: Axes, table: np.ndarray, clients: np.ndarray, malicious: int, rounds: int) -> None:
+def _map(
+    figure: Figure, table: np.ndarray, clients: np.ndarray, malicious: int, rounds: int
+) -> None:
+    axis = figure.add_subplot()
     extent = (0, _stretch(rounds) * table.shape[1], len(clients) - 0.5, -0.5)
     image = axis.imshow(
-        table, "Blues", aspect="auto", vmin=0, vmax=1, interpolation="none", extent=extent
+        table, shades(), aspect="auto", vmin=0, vmax=1, interpolation="none", extent=extent
     )
     axis.grid(visible=False)
     if malicious:
@@ -86,6 +96,6 @@ def _map(axis: Axes, table: np.ndarray, clients: np.ndarray, malicious: int, rou
     else:
         axis.set_yticks([])
         axis.set_ylabel("clients")
-    axis.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    axis.xaxis.set_major_locator(MaxNLocator(4 if is_narrow(figure) else 8, integer=True))
     axis.set_xlabel("round")
-    axis.figure.colorbar(image, ax=axis, label="weight", pad=0.03)
+    figure.colorbar(image, ax=axis, label="weight", pad=0.03)

@@ -94,6 +94,21 @@ def last_events(path: Path) -> list[Event]:
     return parse(lines[:-1]).events  # the first line may be cut: that is no event either
 
 
+def last_evaluation(path: Path) -> EvaluationEvent | None:
+    """The last evaluation of a run that another process may be writing, if it is not long ago."""
+    try:
+        with (path / EVENTS).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _BLOCK))
+            lines = file.read().split(b"\n")[:-1]
+    except OSError:
+        return None
+    for line in reversed(lines):
+        found = [] if line.startswith(_ARRIVAL) else parse([line]).events
+        if found and isinstance(found[0], EvaluationEvent):
+            return found[0]
+    return None
+
+
 def number(value: float | None) -> float:
     """A figure to calculate with; NaN where it is undefined."""
     found = nan if value is None else float(value)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from secureafl.runs.digest import Client, Digest
+from secureafl.runs.refused import mostly_refused, name_clients
 from secureafl.runs.suspicion import (
     HIGH,
     MOST_REFUSED,
@@ -16,7 +17,6 @@ from secureafl.runs.suspicion import (
     score_clients,
 )
 
-_NAMED = 12  # clients named in a sentence
 _MOST_REASONS = 3
 _MEASURES = {
     "distance": "the distance of uploads from what the defence compares them with",
@@ -41,6 +41,7 @@ class Lane(NamedTuple):
     mean_staleness: float
     marks: str  # its latest uploads, the newest last: 1 accepted, 0 refused
     malicious: bool  # as the simulation or a client of a test says; suspicion is not based on it
+    mostly_refused: bool  # more than half of its uploads
 
 
 def lanes(digest: Digest) -> list[Lane]:
@@ -69,11 +70,18 @@ def _lane(number: int, client: Client, score: SuspicionScore) -> Lane:
         mean_staleness=round(client.total_staleness / client.uploads, 2),
         marks="".join("01"[mark] for mark in client.marks),
         malicious=client.malicious > 0,
+        mostly_refused=mostly_refused(client.uploads, client.accepted),
     )
 
 
-def name_suspects(digest: Digest, found: Sequence[Lane]) -> str:
-    """Which clients stand out, in a sentence."""
+def name_suspects(digest: Digest, found: Sequence[Lane], deployed: bool) -> str:
+    """Which clients stand out, in a sentence; honest ones as such, where that is known.
+
+    Args:
+        digest: What happened in the run.
+        found: Its clients, the most suspicious first.
+        deployed: Whether they are real ones: then nobody knows which of them are honest.
+    """
     if not found:
         return "No upload has come yet."
     if median_refusal_share(client.history for client in digest.clients.values()) > MOST_REFUSED:
@@ -81,8 +89,10 @@ def name_suspects(digest: Digest, found: Sequence[Lane]) -> str:
     everybody = f"{len(found):,} client{'s' if len(found) > 1 else ''}"
     high = [lane.client for lane in found if lane.level == "high"]
     if high:
-        named = ", ".join(map(str, sorted(high[:_NAMED]))) + ", …" * (len(high) > _NAMED)
-        return f"{len(high):,} of {everybody} stand{'s' * (len(high) == 1)} out: {named}"
+        honest = [lane.client for lane in found if lane.level == "high" and not lane.malicious]
+        though = f" (honest: {name_clients(honest)})" if honest and not deployed else ""
+        stand = f"stand{'s' * (len(high) == 1)} out: {name_clients(high)}"
+        return f"{len(high):,} of {everybody} {stand}{though}"
     raised = sum(lane.level == "raised" for lane in found)
     if raised:
         return f"None of {everybody} stands out clearly; {raised:,} raised."

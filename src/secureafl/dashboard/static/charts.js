@@ -1,12 +1,12 @@
 // Charts as in the report: the same colours, and shapes that say the same once more.
 import uPlot from "./uPlot.esm.js";
 import { figure, make, say, table, whole } from "./dom.js";
-import { COLOURS } from "./look.js";
+import { COLOURS, ON_DARK } from "./look.js";
 
 export const [BLUE, VERMILLION, GREEN] = COLOURS;
-const ON_DARK = { "#0072B2": "#4AA3DF", "#000000": "#E6E9ED" }; // what would drown in a dark page
 const DASHES = [[], [8, 4], [8, 4, 2, 4], [2, 3]];
 export const HEIGHT = 220;
+export const BESIDE = 0.015;
 const MOST_ROWS = 200;
 const WHOLE = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9].flatMap((power) => [1, 2, 5].map((first) => first * 10 ** power)); // between ticks
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -25,8 +25,10 @@ export function lineStyle(number) {
 
 // One chart with a title, a sentence, the picture, and its figures as a table for those who want them.
 export class Chart {
-  constructor(title, { logarithmic = false, floor = null, xLabel = "round", height = HEIGHT } = {}) {
-    Object.assign(this, { logarithmic, floor, xLabel, height, barWidth: 0, plot: null, shape: "", data: [[]], series: [] });
+  // `counts`: its values are whole numbers, and so are its labels; `beside`: the share of the width
+  // that is left free on either side, for marks at the ends.
+  constructor(title, { logarithmic = false, floor = null, counts = false, beside = 0, xLabel = "round", height = HEIGHT } = {}) {
+    Object.assign(this, { logarithmic, floor, counts, beside, xLabel, height, barWidth: 0, plot: null, shape: "", data: [[]], series: [] });
     this.title = make("h2", {}, title);
     this.note = make("p", { class: "note" });
     this.picture = make("div", { class: "chart", role: "img", "aria-label": title });
@@ -76,8 +78,8 @@ export class Chart {
       {
         width: this.width(),
         height: this.height,
-        scales: { x: { time: false, range: (_, low, high) => [low, high + this.barWidth] }, y: this.scale() },
-        axes: [{ ...axis(this.xLabel), incrs: WHOLE }, { ...axis(""), size: 56, values: (_, ticks) => ticks.map(short), ...(this.logarithmic ? { splits: decades } : {}) }],
+        scales: { x: { time: false, range: (_, low, high) => this.across(low, high) }, y: this.scale() },
+        axes: [{ ...axis(this.xLabel), incrs: WHOLE }, { ...axis(""), size: 56, values: (_, ticks) => ticks.map(short), ...this.ticks() }],
         series: [{ label: this.xLabel, value: (_, v) => whole(v) }, ...lines],
         cursor: { points: { size: 7 }, drag: { x: true, y: false } },
         legend: { live: true, markers: { dash: (plot, i) => markerDash(plot.series[i].dash) } },
@@ -85,6 +87,16 @@ export class Chart {
       this.data,
       this.picture,
     );
+  }
+
+  across(low, high) {
+    const free = this.barWidth / 2 + this.beside * (high - low);
+    return [low - free, high + free];
+  }
+
+  ticks() {
+    if (this.logarithmic) return { splits: decades };
+    return this.counts ? { incrs: WHOLE } : {};
   }
 
   scale() {
@@ -109,7 +121,9 @@ export class Chart {
 
 function short(tick) {
   if (tick === null) return ""; // a tick of a logarithmic axis that has no room for its number
-  return Math.abs(tick) >= 1e4 || (tick !== 0 && Math.abs(tick) < 1e-3) ? tick.toExponential(0) : String(+tick.toPrecision(6));
+  const size = Math.abs(tick);
+  if (size >= 1e6 || (size > 0 && size < 1e-3)) return tick.toExponential(0).replace("+", "");
+  return size >= 1e4 ? `${+(tick / 1000).toPrecision(6)}k` : String(+tick.toPrecision(6));
 }
 
 function axis(label) {
@@ -167,7 +181,7 @@ export function marks(kind) {
 }
 
 export function bars() {
-  return uPlot.paths.bars({ size: [0.8, 60], align: 1 });
+  return uPlot.paths.bars({ size: [0.8, 60] });
 }
 
 // Lines of several runs, each over its own rounds.

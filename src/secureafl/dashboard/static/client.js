@@ -1,6 +1,6 @@
 // The page of one client, with its whole history.
 import { address, byId, card, figure, make, percent, say, whole } from "./dom.js";
-import { BLUE, Chart, VERMILLION, colour, marks, tone } from "./charts.js";
+import { BESIDE, BLUE, Chart, VERMILLION, colour, marks, tone } from "./charts.js";
 import { listen } from "./store.js";
 import { facts, showHead, showProblems } from "./head.js";
 import { uploadsTable } from "./overview.js";
@@ -12,9 +12,9 @@ const LOGARITHMIC = new Set(["lipschitz", "distance", "norm"]);
 export class ClientPage {
   constructor(view, run, client) {
     Object.assign(this, { run, client, columns: Object.fromEntries(NAMES.map((name) => [name, []])) });
-    this.score = new Chart("Score over rounds");
-    this.distance = new Chart("Distance over rounds", { logarithmic: true });
-    this.staleness = new Chart("Staleness over rounds");
+    this.score = new Chart("Score over rounds", { beside: BESIDE });
+    this.distance = new Chart("Distance over rounds", { beside: BESIDE, logarithmic: true });
+    this.staleness = new Chart("Staleness over rounds", { beside: BESIDE, counts: true });
     this.latest = make("div");
     const back = make("p", {}, make("a", { href: address({ client: null }) }, "← all clients"));
     view.replaceChildren(back, make("div", { class: "grid three" }, this.score.root, this.distance.root, this.staleness.root), card("Its last uploads", this.latest));
@@ -36,7 +36,7 @@ export class ClientPage {
     }
     showHead(message.head);
     document.title = `Client ${this.client} · ${message.head.name} · SecureAFL`;
-    this.tell(message.lane);
+    this.tell(message.lane, message.head.deployed);
     this.draw(this.score, message.name, this.columns.value, this.columns.bound);
     this.distance.root.hidden = message.measure === null || message.measure === message.name;
     this.draw(this.distance, message.measure, this.columns.distance, null);
@@ -45,13 +45,14 @@ export class ClientPage {
     if (!this.latest.contains(document.activeElement)) this.latest.replaceChildren(uploadsTable("Its last uploads", message.latest));
   }
 
-  tell(lane) {
+  tell(lane, deployed) {
     if (!lane) {
       say(byId("headline"), `Client ${this.client} has sent no upload that counts.`);
       return;
     }
-    const malicious = lane.malicious ? ", known to be malicious" : "";
-    say(byId("headline"), `Client ${this.client}: suspicion ${lane.suspicion.toFixed(2)} (${lane.level}${malicious})`);
+    say(byId("headline"), `Client ${this.client}: suspicion ${lane.suspicion.toFixed(2)} (${lane.level}${lane.malicious ? ", known to be malicious" : ""})`);
+    const who = lane.malicious ? "Caught" : deployed ? "Silenced" : "Honest, but silenced";
+    say(byId("refused"), lane.mostly_refused ? `${who}: ${whole(lane.refused)} of its ${whole(lane.uploads)} uploads were refused.` : "");
     const reasons = Object.entries(lane.reasons).map(([reason, count]) => `${reason || "no reason given"} ×${whole(count)}`);
     facts([
       ["Place by suspicion", `${whole(lane.rank)} of ${whole(lane.of)}`],

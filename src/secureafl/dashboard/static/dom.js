@@ -51,13 +51,15 @@ export function ago(seconds) {
 // A table whose headings are [text, class] pairs and whose rows are lists of texts or elements.
 export function table(label, headings, rows) {
   const head = headings.map(([text, kind]) => make("th", { scope: "col", class: kind ?? "" }, text));
-  const lines = rows.map((row) => make("tr", {}, ...row.map((cell, i) => cellOf(cell, i, headings[i][1]))));
+  const lines = rows.map((row) => make("tr", {}, ...row.map((cell, i) => cellOf(cell, i, headings[i]))));
   const found = make("table", { class: "wide" }, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...lines));
   return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, found);
 }
 
-function cellOf(cell, place, kind) {
-  return place === 0 ? make("th", { scope: "row", class: kind ?? "" }, cell) : make("td", { class: kind ?? "" }, cell);
+// The label stands before the cell where a small screen shows a row as a list.
+function cellOf(cell, place, [text, kind]) {
+  if (place === 0) return make("th", { scope: "row", class: kind ?? "" }, cell);
+  return make("td", { class: kind ?? "", "data-label": text.textContent ?? text }, cell);
 }
 
 export function card(title, ...children) {

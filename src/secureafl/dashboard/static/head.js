@@ -27,16 +27,24 @@ export function showFacts(head) {
   const share = head.uploads ? head.accepted / head.uploads : null;
   const planned = head.planned === null ? "" : ` of ${whole(head.planned)}`;
   const clients = head.clients === null ? whole(head.seen) : `${whole(head.seen)} of ${whole(head.clients)}`;
+  const figures = Object.entries(head.metrics).map(([name, value]) => [`${name.toUpperCase()}, ${head.state === "finished" ? "late mean" : "last"}`, figure(value)]);
   facts([
     ["Round", `${whole(head.rounds)}${planned}`],
-    ["Updates/s", figure(head.per_second)],
+    ...figures,
+    ...(head.caught[1] ? [["Attackers caught", of(head.caught)]] : []),
+    [head.deployed ? "Clients silenced" : "Honest clients silenced", of(head.silenced)],
     ["Accepted", percent(share)],
+    ["Updates/s", figure(head.per_second)],
     ["Clients seen", clients],
     ["Defence", head.defense],
     ["Attack", head.attack],
     ["Task", head.task],
     ["Seed", head.seed || "–"],
   ]);
+}
+
+function of([clients, all]) {
+  return all ? `${whole(clients)} of ${whole(all)}` : "–";
 }
 
 export function facts(pairs) {

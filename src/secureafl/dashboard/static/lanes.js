@@ -14,6 +14,8 @@ const HEADINGS = [
   ["Uploads", "n"],
 ];
 
+const NAMES = ["refused", "why", "distance", "staleness", "seen", "uploads"]; // the cells of text
+
 export class Lanes {
   constructor(turn) {
     this.rows = new Map();
@@ -66,15 +68,15 @@ export class Lanes {
   }
 
   lane(client) {
-    const cells = Object.fromEntries(["refused", "why", "distance", "staleness", "seen", "uploads"].map((name) => [name, make("td", { class: name === "why" ? "why" : "n" })]));
+    const cells = Object.fromEntries(NAMES.map((name, i) => [name, make("td", { class: name === "why" ? "why" : "n", "data-label": HEADINGS[i + 3][0] })]));
     const meter = make("span", { class: "meter", "aria-hidden": "true" }, make("span"));
     const score = make("span", { class: "score" });
-    const malicious = make("span", { class: "malicious", hidden: "" }, "malicious");
+    const tag = make("span", { hidden: "" });
     const canvas = make("canvas", { class: "strip", role: "img" });
     const link = make("a", { href: address({ client }) }, String(client));
-    const row = make("tr", {}, make("th", { scope: "row" }, link, malicious), make("td", { class: "suspicion" }, meter, score), make("td", {}, canvas));
+    const row = make("tr", {}, make("th", { scope: "row" }, link, tag), make("td", { class: "suspicion", "data-label": "Suspicion" }, make("span", {}, meter, score)), make("td", { "data-label": "Last uploads" }, canvas));
     row.append(...Object.values(cells));
-    return { row, cells, meter, score, canvas, malicious, marks: "" };
+    return { row, cells, meter, score, canvas, tag, marks: "" };
   }
 
   fill(lane, data, head) {
@@ -84,7 +86,7 @@ export class Lanes {
     lane.row.dataset.client = data.client;
     lane.meter.firstChild.style.width = `${Math.round(100 * data.suspicion)}%`;
     say(lane.score, `${data.suspicion.toFixed(2)}${name === "low" ? "" : ` ${name}`}`);
-    lane.malicious.hidden = !data.malicious;
+    tell(lane.tag, data, head.deployed);
     say(cells.refused, percent(data.uploads ? data.refused / data.uploads : null));
     say(cells.why, Object.entries(data.reasons).map(([reason, count]) => `${reason || "no reason given"} ×${whole(count)}`).join(", ") || "–");
     say(cells.distance, data.times === null ? "–" : `${figure(data.distance)} (×${data.times.toFixed(data.times < 10 ? 1 : 0)})`);
@@ -104,4 +106,11 @@ export class Lanes {
   repaint() {
     for (const lane of this.rows.values()) drawMarks(lane.canvas, lane.marks);
   }
+}
+
+// Who is honest is known in a simulation only.
+function tell(tag, { malicious, mostly_refused: refused }, deployed) {
+  tag.hidden = !malicious && !refused;
+  tag.className = malicious ? "malicious" : "silenced";
+  say(tag, malicious ? (refused ? "malicious, caught" : "malicious") : deployed ? "silenced" : "honest, silenced");
 }

@@ -1,8 +1,9 @@
 // The page of a run, with other runs laid over its curves.
 import { address, byId, card, figure, make, say, table, whole } from "./dom.js";
-import { BLUE, Chart, GREEN, HEIGHT, VERMILLION, bars, colour, joined, lineStyle, marks, tone } from "./charts.js";
+import { BESIDE, BLUE, Chart, GREEN, HEIGHT, VERMILLION, bars, colour, joined, lineStyle, marks, tone } from "./charts.js";
 import { MEANINGS } from "./look.js";
 import { Lanes } from "./lanes.js";
+import { RunList } from "./list.js";
 import { Run, listen, rates } from "./store.js";
 import { showFacts, showHead } from "./head.js";
 
@@ -25,22 +26,19 @@ export class Overview {
     this.lanesFrom = Number(query.get("lanes") ?? 0) || 0;
     this.runs = new Map();
     this.charts = new Map();
-    this.scores = new Chart("Scores of uploads", {});
+    this.scores = new Chart("Scores of uploads", { beside: BESIDE });
     this.pace = new Chart("Updates per second", { floor: 0, height: 150 });
-    this.staleness = new Chart("Staleness of uploads", { floor: 0, xLabel: "staleness", height: 150 });
+    this.staleness = new Chart("Staleness of uploads", { floor: 0, counts: true, xLabel: "staleness", height: 150 });
     this.lanes = new Lanes((first) => this.turn(first));
-    this.list = make("div", { class: "runs" });
+    this.list = new RunList(this);
     this.latest = make("div");
     this.settings = make("div");
     this.provenance = make("div");
     this.small = make("div", { class: "stack" }, this.pace.root, this.staleness.root);
     this.top = make("div", { class: "grid" });
     this.below = make("div", { class: "grid" }, this.scores.root, this.small);
-    this.unreadable = make("p", { class: "note" });
-    this.listCard = card("Runs", this.list, this.unreadable);
-    this.listCard.hidden = true;
     view.replaceChildren(
-      this.listCard,
+      this.list.root,
       this.top,
       this.lanes.root,
       this.below,
@@ -82,6 +80,7 @@ export class Overview {
     if (!this.front) {
       this.front = name;
       this.remember(); // links from here lead to this run, whichever is the newest by then
+      this.list.fill();
     }
     if (!this.runs.has(name)) this.runs.set(name, new Run(name));
     this.runs.get(name).take(message);
@@ -93,6 +92,7 @@ export class Overview {
     showHead(run.head);
     showFacts(run.head);
     say(byId("headline"), run.suspects);
+    say(byId("refused"), run.refused);
     say(byId("explanation"), run.explanation);
     this.showScores(run);
     const [x, y] = rates(run.pace);
@@ -104,6 +104,10 @@ export class Overview {
     showLatest(this.latest, run);
     showSettings(this.settings, run.settings);
     showProvenance(this.provenance, run.provenance);
+  }
+
+  shows(name) {
+    return name === this.front || this.with.includes(name);
   }
 
   shown() {
@@ -164,8 +168,8 @@ export class Overview {
   }
 
   showStaleness({ width, bars: counts }) {
-    const x = counts.map((_, i) => i * width);
-    this.staleness.barWidth = width; // the last bar needs room to its right
+    const x = counts.map((_, i) => i * width + (width - 1) / 2); // the middle of what a bar counts
+    this.staleness.barWidth = width; // the outer bars need room beside them
     const label = "uploads";
     const series = [{ label, paths: bars(), value: (_, v) => whole(v), style: () => ({ stroke: tone(BLUE), fill: `${tone(BLUE)}99`, width: 1 }) }];
     const total = counts.reduce((sum, count) => sum + count, 0);
@@ -174,40 +178,17 @@ export class Overview {
   }
 
   showList({ runs: list, unreadable }) {
-    this.listCard.hidden = list.length < 2 && !unreadable.length;
-    say(this.unreadable, unreadable.join(" · "));
+    this.list.root.hidden = list.length < 2 && !unreadable.length;
     if (!list.length) say(byId("headline"), "No run here yet. As soon as one begins, it is shown.");
     if (this.waiting && list.length) this.connect(); // the first one has turned up
     this.waiting = !list.length;
-    if (list.length < 2 || JSON.stringify(list) === this.listed) return;
-    this.listed = JSON.stringify(list);
-    const rows = list.map((one) => [
-      make("a", { href: address({ run: one.name, with: this.with.filter((name) => name !== one.name), client: null, lanes: null }), "aria-current": one.name === this.front ? "page" : null }, one.name),
-      this.overlay(one.name),
-      one.defense,
-      one.attack,
-      one.seed,
-      whole(one.rounds),
-      one.finished ? "finished" : "unfinished",
-    ]);
-    const headings = [["Run", ""], ["Lay over", ""], ["Defence", ""], ["Attack", ""], ["Seed", "n"], ["Round", "n"], ["State", ""]];
-    const focused = document.activeElement?.dataset?.run;
-    this.list.replaceChildren(table("Runs", headings, rows));
-    if (focused !== undefined) this.list.querySelector(`[data-run="${CSS.escape(focused)}"]`)?.focus();
-  }
-
-  overlay(name) {
-    const front = name === this.front;
-    const box = make("input", { type: "checkbox", "aria-label": `Lay ${name} over`, "data-run": name, onchange: () => this.lay(name, box.checked) });
-    box.checked = front || this.with.includes(name);
-    box.disabled = front;
-    return box;
+    this.list.show(list, unreadable);
   }
 
   lay(name, over) {
     this.with = this.with.filter((other) => other !== name).concat(over ? [name] : []).slice(-6);
     this.remember();
-    for (const box of this.list.querySelectorAll("input")) box.checked = box.disabled || this.with.includes(box.dataset.run);
+    this.list.fill();
     this.showCurves();
     this.connect();
   }
