@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from secureafl.core.errors import ConfigError
-from secureafl.core.flat_model import call_flat, flatten, mixes_samples, train_flat
+from secureafl.core.flat_model import FlatModel, flatten, mixes_samples
 from secureafl.core.types import Data
 from secureafl.tasks.faster import fast_gradient
 
@@ -31,8 +31,11 @@ class Clients:
     def __init__(self, task: Task, data: Data, model: nn.Module, training: Training) -> None:
         """All tensors must be on one device."""
         self.task, self.data, self.model, self.training = task, data, model, training
+        self._flat, self._on_gpu = FlatModel(model), data.pixel_mean.device.type == "cuda"
         white = 255 if data.train_inputs.dtype == torch.uint8 else 1
-        self._mean, self._std = white * data.pixel_mean, white * data.pixel_std
+        channels = (-1, *[1] * (data.train_inputs.dim() - 2))
+        self._mean = (white * data.pixel_mean).view(channels)
+        self._std = (white * data.pixel_std).view(channels)
 
     def update(
         self,
@@ -63,6 +66,8 @@ class Clients:
     def _descended(
         self, weights: Tensor, rows: Tensor, gradient: Callable[[Tensor, Tensor, int], Tensor]
     ) -> Tensor:
+        if self.training.local_steps == 1:
+            return gradient(weights, rows, 0)
         first, *more = rows.chunk(self.training.local_steps)
         total = gradient(weights, first, 0)
         for number, batch in enumerate(more, 1):
@@ -96,21 +101,19 @@ class Clients:
     def _by_autograd(
         self, weights: Tensor, inputs: Tensor, labels: Tensor
     ) -> tuple[Tensor, Float[Tensor, " statistics"]]:
-        weights = weights.detach().requires_grad_()
-        with _repeatable():
-            outputs, moved = train_flat(self.model, weights, inputs)
-            return torch.autograd.grad(self.task.loss(outputs, labels), weights)[0], moved
+        with self._repeatable():
+            return self._flat.gradient(weights, inputs, lambda out: self.task.loss(out, labels))
 
     def _private_gradient(self, weights: Tensor, rows: Tensor, draw: Tensor) -> Tensor:
         """Mean of the samples' gradients, each cut, with noise."""
         inputs, labels = self.batch(rows)
 
         def loss(weights: Tensor, one: Tensor, label: Tensor) -> Tensor:
-            outputs, _ = train_flat(self.model, weights, one[None])
+            outputs, _ = self._flat.train(weights, one[None])
             return self.task.loss(outputs, label[None])
 
         each = torch.func.vmap(torch.func.grad(loss), (None, 0, 0), randomness="different")
-        with _repeatable():
+        with self._repeatable():
             gradients = each(weights.detach(), inputs, labels)
         total = self.training.privacy.release(gradients, draw)
         return total * (self.training.upload_scale / len(rows))
@@ -136,7 +139,7 @@ class Clients:
         inputs = self._standardised(self.data.train_inputs[:2])
         before = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         with torch.random.fork_rng(devices=[]):
-            train_flat(self.model, flatten(self.model), inputs)
+            self._flat.train(flatten(self.model), inputs)
         for name, buffer in self.model.named_buffers():
             if not torch.equal(buffer, before[name]):
                 remedy = "of such layers only BatchNorm, with a momentum, can be used"
@@ -150,20 +153,19 @@ class Clients:
         outputs = []
         for inputs in self.data.test_inputs.split(_TEST_BATCH):
             inputs = self._standardised(inputs)
-            with _repeatable():
-                outputs.append(call_flat(self.model, weights, stamp(inputs) if stamp else inputs))
+            with self._repeatable():
+                outputs.append(self._flat.outputs(weights, stamp(inputs) if stamp else inputs))
         return torch.cat(outputs)
 
     def _standardised(self, inputs: Tensor) -> Tensor:
         if inputs.dtype != torch.uint8 and not inputs.is_floating_point():
             return inputs  # tokens, say
-        channels = (-1, *[1] * (inputs.dim() - 2))
-        mean, std = self._mean.view(channels), self._std.view(channels)
-        return (inputs - mean) / std
+        return (inputs - self._mean) / self._std
 
-
-def _repeatable() -> AbstractContextManager[None]:
-    """Same bits at every run on a GPU; convolutions in TF32, PyTorch's default, and much faster."""
-    return torch.backends.cudnn.flags(
-        enabled=True, benchmark=False, deterministic=True, allow_tf32=True
-    )
+    def _repeatable(self) -> AbstractContextManager[None]:
+        """Same bits at every run on a GPU; convolutions in TF32, PyTorch's default, and faster."""
+        if not self._on_gpu:
+            return nullcontext()
+        return torch.backends.cudnn.flags(
+            enabled=True, benchmark=False, deterministic=True, allow_tf32=True
+        )
