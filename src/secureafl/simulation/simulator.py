@@ -72,7 +72,7 @@ class Simulation:
 
         model = seeded_model(made, self.device)
         parts = (made.task, on_device(data, self.device), model)
-        self._clients = Clients(*parts, made.training)
+        self._clients = Clients(*parts, made.scheduled_training)
         self._clients.refuse_hidden_state()
         self._clients.refuse_mixing()
         self._attackers = make_attackers(made, self.shards, self._clients)
@@ -97,7 +97,7 @@ class Simulation:
         if made.client_weighting == "samples":
             held = [len(rows) for rows in self.shards.rows]
             samples = torch.tensor(held, dtype=torch.float64, device=self.device)
-        rate = made.training.server_rate
+        rate = made.scheduled_training.server_rate
         seed = first_draw(made.seed, "defense")
         self._server = Server(made.defense, made.clients, rate, root_data, samples, seed)
         self._state = self._server.start(weights)
