@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from secureafl.core.errors import ConfigError
 from secureafl.core.flat_model import FlatModel, flatten, mixes_samples
 from secureafl.core.types import Data
+from secureafl.runtime.tape import Taped
 from secureafl.tasks.faster import fast_gradient
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from secureafl.experiment import Training
 
 _TEST_BATCH = 1000
+_SMALL = 100_000  # parameters; with more of them the layers' arithmetic is what takes the time
 
 Change = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
@@ -32,6 +34,9 @@ class Clients:
         """All tensors must be on one device."""
         self.task, self.data, self.model, self.training = task, data, model, training
         self._flat, self._on_gpu = FlatModel(model), data.pixel_mean.device.type == "cuda"
+        small = sum(parameter.numel() for parameter in model.parameters()) <= _SMALL
+        on_cpu = data.pixel_mean.device.type == "cpu"
+        self._by_autograd = Taped(self._track) if on_cpu and small else self._track
         white = 255 if data.train_inputs.dtype == torch.uint8 else 1
         channels = (-1, *[1] * (data.train_inputs.dim() - 2))
         self._mean = (white * data.pixel_mean).view(channels)
@@ -98,7 +103,7 @@ class Clients:
             gradient[-moved.numel() :] = moved / self.training.server_rate
         return gradient
 
-    def _by_autograd(
+    def _track(
         self, weights: Tensor, inputs: Tensor, labels: Tensor
     ) -> tuple[Tensor, Float[Tensor, " statistics"]]:
         with self._repeatable():
