@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -65,13 +66,30 @@ class Training:
     reduction: Literal["mean", "sum"] = "mean"
     local_steps: int = 1  # K; a client takes these, each on a new batch, before it uploads
     privacy: Privacy = field(default_factory=Privacy)
+    # "horizon" is the paper's Corollary: all steps of a run have one rate, which is eta, but at
+    # most horizon_scale over the root of the number of rounds.
+    schedule: Literal["constant", "horizon"] = "constant"
+    horizon_scale: float = 1.0  # c
 
     def __post_init__(self) -> None:
         require(self.batch_size >= 1, "batch_size", self.batch_size, "give 1 sample or more")
         rate = self.learning_rate
         require(0 < rate <= 100, "learning_rate", rate, "give a rate above 0, at most 100")
+        scale = self.horizon_scale
+        require(0 < scale < math.inf, "horizon_scale", scale, "give a number above 0")
         steps = self.local_steps
         require(1 <= steps <= 1000, "local_steps", steps, "give 1 to 1000 steps")
+
+    def over(self, rounds: int) -> Training:
+        """This training with the learning rate that its schedule gives a run of so many rounds.
+
+        >>> secureafl.Training(learning_rate=0.1, schedule="horizon").over(2500).learning_rate
+        0.02
+        """
+        if self.schedule == "constant":
+            return self
+        rate = min(self.learning_rate, self.horizon_scale / math.sqrt(rounds))
+        return replace(self, learning_rate=rate, schedule="constant")
 
     @property
     def upload_scale(self) -> int:
@@ -184,6 +202,11 @@ class Experiment:
             self.malicious,
             f"give at most the number of clients, {self.clients}",
         )
+
+    @property
+    def scheduled_training(self) -> Training:
+        """The training at the learning rate of this run."""
+        return self.training.over(self.rounds)
 
     @property
     def num_malicious(self) -> int:

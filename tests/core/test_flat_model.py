@@ -1,8 +1,11 @@
+import math
+
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call
 
-from secureafl.core.flat_model import call_flat, flatten
+from secureafl.core.flat_model import FlatModel, call_flat, flatten, layout
 from secureafl.tasks.models import paper_cnn
 
 
@@ -40,3 +43,37 @@ def test_flat_call_leaves_the_models_parameters_alone(model_and_inputs):
     before = flatten(model)
     call_flat(model, torch.zeros_like(before), inputs)
     assert torch.equal(flatten(model), before)
+
+
+class Tied(nn.Module):
+    """One matrix in two layers, and one parameter that nothing depends on."""
+
+    def __init__(self):
+        super().__init__()
+        self.there, self.back = nn.Linear(4, 4), nn.Linear(4, 4, bias=False)
+        self.back.weight = self.there.weight
+        self.idle = nn.Parameter(torch.ones(3))
+        self.frozen = nn.Parameter(torch.ones(4), requires_grad=False)
+
+    def forward(self, inputs):
+        return self.back(torch.tanh(self.there(inputs)) * self.frozen)
+
+
+@pytest.mark.parametrize("normed", [False, True])
+def test_gradient_of_shared_idle_and_frozen_parameters_is_that_of_functional_call(
+    normed,
+):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(Tied(), nn.BatchNorm1d(4)) if normed else Tied()
+        inputs, weights = torch.randn(3, 4), torch.randn(flatten(model).numel())
+    found, moved = FlatModel(model).gradient(weights, inputs, lambda out: out.square().sum())
+    vector, shapes = weights.clone().requires_grad_(), layout(model).items()
+    pieces = vector.split([math.prod(shape) for _, shape in shapes])
+    named = {n: p.view(shape) for (n, shape), p in zip(shapes, pieces, strict=True)}
+    if normed:  # layers write to their statistics
+        named |= {n: named[n].detach().clone() for n in ("1.running_mean", "1.running_var")}
+    loss = functional_call(model.train(), named, inputs).square().sum()
+    assert torch.equal(found, torch.autograd.grad(loss, vector)[0])
+    after = torch.cat([named["1.running_mean"], named["1.running_var"]]) if normed else weights[:0]
+    assert torch.equal(moved, weights[-8:] - after if normed else after)

@@ -11,8 +11,10 @@ from secureafl.core.types import Arrival, ServerView
 from secureafl.defenses import Sageflow
 
 
-def side_by_side(threshold=1.0, slack=0.05, loss_exponent=1.0, staleness_exponent=0.5):
-    settings = threshold, slack, loss_exponent, staleness_exponent
+def side_by_side(
+    threshold=1.0, slack=0.05, loss_exponent=1.0, staleness_exponent=0.5, scaled=False
+):
+    settings = threshold, slack, loss_exponent, staleness_exponent, scaled
     oracle = SageflowServer(own_outputs, TRUSTED.labels.numpy(), *settings)
     return SideBySide(Sageflow(*settings), 5, oracle, TRUSTED)
 
@@ -22,9 +24,10 @@ def side_by_side(threshold=1.0, slack=0.05, loss_exponent=1.0, staleness_exponen
     threshold=st.sampled_from([0.0, 0.7, 1.0]),
     slack=st.sampled_from([0.0, 0.05]),
     exponents=st.sampled_from([(1.0, 0.5), (5.0, 0.5), (0.0, 0.0)]),
+    scaled=st.booleans(),
 )
-def test_streams_agree_with_the_oracle(stream, threshold, slack, exponents):
-    side_by_side(threshold, slack, *exponents).play(stream)
+def test_streams_agree_with_the_oracle(stream, threshold, slack, exponents, scaled):
+    side_by_side(threshold, slack, *exponents, scaled).play(stream)
 
 
 class Logits:
@@ -71,6 +74,17 @@ def test_loud_noise_makes_the_model_sure_and_passes():
     decision = judged(UNTRAINED, [*(-np.abs(noise[:9])), abs(noise[9])])
     assert decision.accepted
     assert float(decision.scores["entropy"]) < 0.1
+
+
+@pytest.mark.parametrize(("classes", "scaled"), [(10, 1.0), (100, 2.0), (2, np.log10(2))])
+def test_scaled_threshold_is_the_same_share_of_an_untrained_models_entropy(classes, scaled):
+    sure = [20.0] + [0.0] * (classes - 1)
+    plain, other = (
+        judged(sure, [0.0] * classes, scale_with_classes=flag).scores["threshold"]
+        for flag in (False, True)
+    )
+    assert float(plain) == 1.0
+    assert float(other) == pytest.approx(scaled)
 
 
 def test_worse_loss_counts_less_and_better_loss_no_more():

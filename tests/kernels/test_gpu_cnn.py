@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from secureafl.core.flat_model import flatten, train_flat
+from secureafl.core.flat_model import FlatModel, flatten
 from secureafl.kernels.gpu_cnn import cnn_gradient
 from secureafl.tasks.models.cnn import paper_cnn
 
@@ -21,7 +21,7 @@ def case(size, images, spread=1.0):
 def by_autograd(model, weights, inputs, labels):
     """In float64."""
     weights = weights.double().requires_grad_()
-    outputs, _ = train_flat(model, weights, inputs.double())
+    outputs, _ = FlatModel(model).train(weights, inputs.double())
     return torch.autograd.grad(cross_entropy(outputs, labels), weights)[0]
 
 

@@ -25,15 +25,20 @@ def mean_loss(outputs, labels):
 class SageflowServer:
     """`outputs(weights)` are those of the trusted samples."""
 
-    def __init__(self, outputs, labels, threshold, slack, loss_exponent, staleness_exponent):
-        self.outputs, self.labels = outputs, labels
+    def __init__(
+        self, outputs, labels, threshold, slack, loss_exponent, staleness_exponent, scaled=False
+    ):
+        self.outputs, self.labels, self.scaled = outputs, labels, scaled
         self.threshold, self.slack = threshold, slack
         self.loss_exponent, self.staleness_exponent = loss_exponent, staleness_exponent
 
     def receive(self, seen):
         before = self.outputs(seen.weights)
         after = self.outputs(seen.weights - seen.rate * seen.gradient)
-        threshold = max(self.threshold, mean_entropy(before) + self.slack)
+        fixed = self.threshold
+        if self.scaled:  # as a share of an untrained model's entropy, with ten classes' for 1
+            fixed *= np.log(before.shape[1]) / np.log(10)
+        threshold = max(fixed, mean_entropy(before) + self.slack)
         loss = mean_loss(after, self.labels)
         ratio = min(1.0, mean_loss(before, self.labels) / loss)
         weight = ratio**self.loss_exponent / (1 + seen.staleness) ** self.staleness_exponent

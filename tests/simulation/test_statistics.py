@@ -9,7 +9,7 @@ from simulation.small import run, tiny
 from torch import nn
 
 from secureafl.core.errors import ConfigError
-from secureafl.core.flat_model import call_flat, flatten, layout, train_flat
+from secureafl.core.flat_model import FlatModel, call_flat, flatten, layout
 from secureafl.experiment import Training
 from secureafl.runtime.clients import Clients
 from secureafl.runtime.devices import on_device
@@ -83,7 +83,7 @@ def test_outputs_after_training_do_not_depend_on_the_batch(model):
     weights, images = flatten(model), torch.randn(10, 1, 6, 6)
     alone = torch.cat([call_flat(model, weights, image[None]) for image in images])
     torch.testing.assert_close(call_flat(model, weights, images), alone)
-    training, _ = train_flat(model, weights, images)
+    training, _ = FlatModel(model).train(weights, images)
     assert not torch.allclose(training, alone, atol=1e-2)
 
 
@@ -135,7 +135,7 @@ def test_variance_a_poisoned_step_left_behind_gives_finite_outputs(model, varian
     weights[-4:] = variance
     images = torch.randn(3, 1, 6, 6)
     assert torch.isfinite(call_flat(model, weights, images)).all()
-    outputs, moved = train_flat(model, weights, images)
+    outputs, moved = FlatModel(model).train(weights, images)
     assert torch.isfinite(outputs).all()
     assert torch.isfinite(moved).all()
 

@@ -46,7 +46,7 @@ class Quadratic:
 
     labels: Tensor
 
-    def gradient(self, weights: Tensor) -> Tensor:
+    def gradient(self, weights: Tensor, rows: Tensor | None = None) -> Tensor:
         """Gradient of the clients' quadratic, without noise."""
         return SLOPE * weights
 

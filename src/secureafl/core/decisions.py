@@ -25,13 +25,20 @@ class HostDecision(NamedTuple):
 
 def to_host(decision: Decision) -> HostDecision:
     """Read a decision from its device, which waits until it is computed."""
-    return from_numbers(numbers_of(decision).tolist(), [*decision.scores], decision.reason)
+    if decision.accepted.device.type == "cpu":  # nothing to wait for, so one by one is faster
+        numbers = [float(number) for number in _numbers(decision)]
+    else:
+        numbers = numbers_of(decision).tolist()
+    return from_numbers(numbers, [*decision.scores], decision.reason)
 
 
 def numbers_of(decision: Decision) -> Float[Tensor, " numbers"]:
     """All that the host reads of a decision, as one tensor on its device."""
-    scores = decision.scores.values()
-    return torch.stack([n.double() for n in (decision.accepted, decision.ready, *scores)])
+    return torch.stack([number.double() for number in _numbers(decision)])
+
+
+def _numbers(decision: Decision) -> tuple[Tensor, ...]:
+    return decision.accepted, decision.ready, *decision.scores.values()
 
 
 def from_numbers(numbers: Sequence[float], names: Sequence[str], reason: str) -> HostDecision:

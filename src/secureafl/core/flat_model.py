@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 if TYPE_CHECKING:
     from jaxtyping import Float
-
-_VARIANCE = "running_var"
 
 
 def layout(model: nn.Module) -> dict[str, tuple[int, ...]]:
@@ -21,7 +19,8 @@ def layout(model: nn.Module) -> dict[str, tuple[int, ...]]:
     First the parameters, then the running statistics of batch normalisation: they are part of
     what is learnt, so they travel in the same vector, and a defence sees them.
     """
-    return {name: tuple(value.shape) for name, value in _learnt(model).items()}
+    learnt = {**dict(model.named_parameters()), **_statistics(model)}
+    return {name: tuple(value.shape) for name, value in learnt.items()}
 
 
 def flatten(model: nn.Module) -> Float[Tensor, " d"]:
@@ -30,7 +29,8 @@ def flatten(model: nn.Module) -> Float[Tensor, " d"]:
     >>> secureafl.flatten(torch.nn.Linear(4, 3)).shape
     torch.Size([15])
     """
-    return torch.cat([value.detach().reshape(-1) for value in _learnt(model).values()])
+    learnt = [*model.parameters(), *_statistics(model).values()]
+    return torch.cat([value.detach().reshape(-1) for value in learnt])
 
 
 def call_flat(model: nn.Module, weights: Float[Tensor, " d"], inputs: Tensor) -> Tensor:
@@ -41,15 +41,15 @@ def call_flat(model: nn.Module, weights: Float[Tensor, " d"], inputs: Tensor) ->
     >>> torch.equal(secureafl.call_flat(model, secureafl.flatten(model), inputs), model(inputs))
     True
     """
-    named = _trained(model, weights)
-    return functional_call(_in_mode(model, training=False), named, (inputs,))
+    return FlatModel(model).outputs(weights, inputs)
 
 
 def named_state(model: nn.Module, weights: Float[Tensor, " d"]) -> dict[str, Tensor]:
     """The `state_dict` of `model` as it is used after training, with all it learnt in a vector."""
-    learnt, found = _learnt(model), _trained(model, weights)
+    learnt = [*model.parameters(), *_statistics(model).values()]
+    pieces = FlatModel(model).trained(weights)
     # By identity: a tensor that two layers share has two names there.
-    trained = {id(learnt[name]): value.to(learnt[name].dtype) for name, value in found.items()}
+    trained = {id(old): piece.to(old.dtype) for old, piece in zip(learnt, pieces, strict=True)}
     state = model.state_dict(keep_vars=True)
     return {
         name: trained.get(id(value), value).detach()
@@ -58,22 +58,87 @@ def named_state(model: nn.Module, weights: Float[Tensor, " d"]) -> dict[str, Ten
     }
 
 
-def train_flat(
-    model: nn.Module, weights: Float[Tensor, " d"], inputs: Tensor
-) -> tuple[Tensor, Float[Tensor, " statistics"]]:
-    """Outputs of `model` while it trains, and how far this batch moves its statistics down."""
-    statistics = _statistics(model)
-    if not statistics:
-        named = _named(dict(model.named_parameters()), weights)
-        return functional_call(_in_mode(model, training=True), named, (inputs,)), weights[:0]
-    last = sum(value.numel() for value in statistics.values())
-    before = weights[-last:].detach()
-    after = before.clone()  # layers write to it
-    named = _named(dict(model.named_parameters()), weights[:-last]) | _named(statistics, after)
-    outputs = functional_call(
-        _in_mode(model, training=True), {**named, **_spare_counters(model)}, (inputs,)
-    )
-    return outputs, before - after
+class FlatModel:
+    """A model that takes all it learns from flat vectors; its own tensors stay as they are.
+
+    As `torch.func.functional_call`, but the layers are looked through once and not at every call,
+    which takes longer than the layers of a small model do.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        """The model's layers must stay the same objects from now on."""
+        self.model = model
+        parameters, statistics = [*model.parameters()], [*_statistics(model).values()]
+        learnt, self._count = [*parameters, *statistics], len(parameters)
+        self._shapes = [tuple(value.shape) for value in learnt]
+        self._sizes = [value.numel() for value in learnt]
+        self._last = sum(value.numel() for value in statistics)
+        # Layers with a momentum count their batches but ignore the number: here they may count.
+        counters = _counters(model)
+        self._spare = [counter.clone() for counter in counters]
+        self._places = _places(model, [*learnt, *counters])
+
+    def outputs(self, weights: Float[Tensor, " d"], inputs: Tensor) -> Tensor:
+        """What the model says after training."""
+        return self._call(self.trained(weights), inputs, training=False)
+
+    def trained(self, weights: Float[Tensor, " d"]) -> list[Tensor]:
+        """The pieces of a flat vector, such that the model can be evaluated with them."""
+        pieces = self._pieces(weights)
+        # Whatever a poisoned step made of a variance, its root must exist; each follows a mean.
+        for number in range(self._count + 1, len(pieces), 2):
+            pieces[number] = pieces[number].clamp(min=0)
+        return pieces
+
+    def train(
+        self, weights: Float[Tensor, " d"], inputs: Tensor
+    ) -> tuple[Tensor, Float[Tensor, " statistics"]]:
+        """What the model says while it trains, and how far this batch moves its statistics down."""
+        return self._train(self._pieces(weights), weights, inputs)
+
+    def gradient(
+        self, weights: Float[Tensor, " d"], inputs: Tensor, loss: Callable[[Tensor], Tensor]
+    ) -> tuple[Float[Tensor, " d"], Float[Tensor, " statistics"]]:
+        """Gradient of the loss of the outputs, 0 for statistics, and how far these move down."""
+        weights = weights.detach()
+        pieces = self._pieces(weights)
+        # Each is a leaf of its own: the way back to the vector they are views of takes longer.
+        leaves = [piece.requires_grad_() for piece in pieces[: self._count]]
+        outputs, moved = self._train(pieces, weights, inputs)
+        found = torch.autograd.grad(loss(outputs), leaves, allow_unused=True)
+        parts = [
+            (torch.zeros_like(leaf) if part is None else part).reshape(-1)
+            for part, leaf in zip(found, leaves, strict=True)
+        ]
+        return torch.cat([*parts, torch.zeros_like(moved)] if self._last else parts), moved
+
+    def _train(
+        self, pieces: list[Tensor], weights: Tensor, inputs: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        if not self._last:
+            return self._call(pieces, inputs, training=True), weights[:0]
+        before = weights[-self._last :].detach()
+        after = before.clone()  # layers write to it
+        changing = _views(after, self._sizes[self._count :], self._shapes[self._count :])
+        pieces = [*pieces[: self._count], *changing, *self._spare]
+        return self._call(pieces, inputs, training=True), before - after
+
+    def _pieces(self, weights: Tensor) -> list[Tensor]:
+        return _views(weights, self._sizes, self._shapes)
+
+    def _call(self, pieces: list[Tensor], inputs: Tensor, training: bool) -> Tensor:
+        model = self.model
+        if model.training != training:
+            model.train(training)
+        own = [tensors[name] for tensors, name, _ in self._places]
+        try:
+            for tensors, name, number in self._places:
+                if number < len(pieces):
+                    tensors[name] = pieces[number]
+            return model(inputs)
+        finally:
+            for (tensors, name, _), tensor in zip(self._places, own, strict=True):
+                tensors[name] = tensor
 
 
 def mixes_samples(model: nn.Module) -> bool:
@@ -94,37 +159,32 @@ def _statistics(model: nn.Module) -> dict[str, Tensor]:
     return {
         f"{start}{key}": getattr(layer, key)
         for start, layer in _batch_norms(model).items()
-        for key in ("running_mean", _VARIANCE)
+        for key in ("running_mean", "running_var")
     }
 
 
-def _trained(model: nn.Module, weights: Tensor) -> dict[str, Tensor]:
-    """The pieces of a flat vector by name, such that the model can be evaluated with them."""
-    named = _named(_learnt(model), weights)
-    for name in _statistics(model):
-        # Whatever a poisoned step made of a variance, its root must exist.
-        named[name] = named[name].clamp(min=0) if name.endswith(_VARIANCE) else named[name]
-    return named
-
-
-def _spare_counters(model: nn.Module) -> dict[str, Tensor]:
-    """Copies of the layers' counters of batches to count in, which those with a momentum ignore."""
-    return {
-        f"{start}num_batches_tracked": layer.num_batches_tracked.clone()  # pyrefly: ignore
-        for start, layer in _batch_norms(model).items()
+def _counters(model: nn.Module) -> list[Tensor]:
+    """The numbers of batches that layers count and, as they have a momentum, ignore."""
+    return [
+        layer.num_batches_tracked
+        for layer in _batch_norms(model).values()
         if layer.momentum is not None and layer.num_batches_tracked is not None
-    }
+    ]
 
 
-def _learnt(model: nn.Module) -> dict[str, Tensor]:
-    return {**dict(model.named_parameters()), **_statistics(model)}
+def _places(model: nn.Module, tensors: Iterable[Tensor]) -> list[tuple[dict[str, Any], str, int]]:
+    """Where the model's layers hold these tensors, each with its number; some in several places."""
+    number = {id(tensor): k for k, tensor in enumerate(tensors)}
+    return [
+        (held, name, number[id(tensor)])
+        for layer in model.modules()
+        for held in (layer._parameters, layer._buffers)
+        for name, tensor in held.items()
+        if id(tensor) in number
+    ]
 
 
-def _named(like: dict[str, Tensor], vector: Tensor) -> dict[str, Tensor]:
-    """The pieces of a flat vector that holds such tensors one after the other."""
-    pieces = vector.split([value.numel() for value in like.values()])
-    return {n: v.view_as(old) for (n, old), v in zip(like.items(), pieces, strict=True)}
-
-
-def _in_mode(model: nn.Module, training: bool) -> nn.Module:
-    return model if model.training == training else model.train(training)
+def _views(vector: Tensor, sizes: Iterable[int], shapes: Iterable[tuple[int, ...]]) -> list[Tensor]:
+    """The pieces of a flat vector that holds tensors of these shapes one after the other."""
+    pieces = vector.split_with_sizes([*sizes])
+    return [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]

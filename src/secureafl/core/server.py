@@ -182,7 +182,7 @@ class Server(NamedTuple):
         arrival = Arrival(client, staleness, update, base)
         decision, defense = self.defense.step(defense, arrival, self._view(now, weights))
         ready = decision.ready
-        if not decision.bounded:
+        if not (decision.bounded or decision.direction is update):  # an update was validated
             ready = ready & (norm(decision.direction) <= LARGEST_NORM)
         moved = torch.add(weights, decision.direction, alpha=-self.learning_rate)
         return decision._replace(ready=ready), choose(ready, moved, weights), defense

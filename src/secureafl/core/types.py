@@ -50,7 +50,7 @@ class RootData(Protocol):
 
     >>> class OneSample:
     ...     labels = torch.tensor([0])
-    ...     def gradient(self, weights): return weights - 1
+    ...     def gradient(self, weights, rows=None): return weights - 1
     ...     def outputs(self, weights): return weights[None, :2]
     >>> isinstance(OneSample(), secureafl.RootData)
     True
@@ -58,8 +58,10 @@ class RootData(Protocol):
 
     labels: Int[Tensor, " samples"]
 
-    def gradient(self, weights: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
-        """Mean gradient over all samples, on the scale of the clients' uploads."""
+    def gradient(
+        self, weights: Float[Tensor, " d"], rows: Int[Tensor, " batch"] | None = None
+    ) -> Float[Tensor, " d"]:
+        """Mean gradient over all samples, or these, on the scale of the clients' uploads."""
         ...
 
     def outputs(self, weights: Float[Tensor, " d"]) -> Float[Tensor, "samples classes"]:

@@ -14,7 +14,7 @@ from secureafl.dashboard.messages import finite, late_means
 from secureafl.presentation.labels import as_faced, kind
 from secureafl.runs.events import last_evaluation, last_events
 from secureafl.runs.find import Found, require_folder, search
-from secureafl.runs.layout import EVENTS, EXPERIMENT, RESULT, read_json
+from secureafl.runs.layout import EVENTS, EXPERIMENT, RESULT, is_deployed, read_json
 from secureafl.runs.watch import Watch
 from secureafl.toml import read_toml
 
@@ -112,7 +112,7 @@ def _brief(name: str, path: Path) -> dict[str, Any]:
     return {
         "name": name,
         "defense": kind(settings, "defense"),
-        "attack": kind(as_faced(settings, _was_attacked(result)), "attack"),
+        "attack": kind(as_faced(settings, _was_attacked(result), is_deployed(path)), "attack"),
         "seed": str(settings.get("seed", "")),
         "rounds": max((event.round for event in last_events(path)), default=0),
         "finished": (path / RESULT).exists(),

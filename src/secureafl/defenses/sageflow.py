@@ -10,6 +10,7 @@ adversaries", NeurIPS 2021.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,10 +22,8 @@ from secureafl.core.types import Arrival, Decision, ServerView
 from secureafl.linalg.vectors import exactly_scaled
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Float, Int
     from torch import Tensor
-
-    from secureafl.core.types import RootData
 
 
 @dataclass(frozen=True)
@@ -36,10 +35,11 @@ class Sageflow:
     must not raise the entropy by more than a slack.
     """
 
-    entropy_threshold: float = 1.0  # E_th, for ten classes; it grows with the logarithm of z
+    entropy_threshold: float = 1.0  # E_th
     entropy_slack: float = 0.05  # how much an upload may raise the entropy while it is above
     loss_exponent: float = 1.0  # delta
     staleness_exponent: float = 0.5  # lambda
+    scale_with_classes: bool = False  # take E_th for that of ten classes: times ln z / ln 10
 
     needs_root_data = True
 
@@ -56,10 +56,13 @@ class Sageflow:
     ) -> tuple[Decision, tuple[()]]:
         assert server.root_data is not None
         tried = server.weights - server.learning_rate * arrival.gradient
-        entropy_now, loss_now = _entropy_and_loss(server.root_data, server.weights)
-        entropy, loss = _entropy_and_loss(server.root_data, tried)
+        outputs, labels = server.root_data.outputs, server.root_data.labels
+        now = outputs(server.weights)
+        entropy_now, loss_now = _entropy_and_loss(now, labels)
+        entropy, loss = _entropy_and_loss(outputs(tried), labels)
         # fmax: a model that overflows on the samples (NaN) must not set the threshold.
-        fixed = torch.full_like(entropy_now, self.entropy_threshold)
+        unit = math.log(now.shape[1], 10) if self.scale_with_classes else 1.0
+        fixed = torch.full_like(entropy_now, self.entropy_threshold * unit)
         threshold = torch.fmax(entropy_now + self.entropy_slack, fixed)
         accepted = entropy < threshold
         worse = torch.where(loss > loss_now, loss_now / loss, 1.0) ** self.loss_exponent
@@ -70,8 +73,10 @@ class Sageflow:
         return Decision(accepted, accepted, direction, scores, "entropy"), state
 
 
-def _entropy_and_loss(root_data: RootData, weights: Tensor) -> tuple[Float[Tensor, ""], ...]:
-    """Mean entropy of the model's outputs on the root data, and their cross entropy."""
-    outputs = root_data.outputs(weights).double()
+def _entropy_and_loss(
+    outputs: Float[Tensor, "samples z"], labels: Int[Tensor, " samples"]
+) -> tuple[Float[Tensor, ""], ...]:
+    """Mean entropy of a model's outputs on the root data, and their cross entropy."""
+    outputs = outputs.double()
     entropy = torch.special.entr(outputs.softmax(dim=1)).sum(dim=1).mean()
-    return entropy, cross_entropy(outputs, root_data.labels)
+    return entropy, cross_entropy(outputs, labels)

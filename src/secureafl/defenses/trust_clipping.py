@@ -14,7 +14,8 @@ may do is limited in three ways:
 
 Weights are not shared out among the others: where trust is lost, steps become shorter, down to half
 of their length. Trust is computed from sketches, so the server keeps a few thousand numbers per
-client however large the model is; many clients are judged in panels. No root data, no number of attackers to guess.
+client however large the model is; many clients are judged in panels. No root data, no number of
+attackers to guess.
 
 The SecureAFL project, "Robustness: where the published rule breaks", docs/robustness.md, 2026.
 """

@@ -73,7 +73,7 @@ class Coordinator:
         self._data = made.task.load()
         model = seeded_model(made, self.device)
         data = on_device(self._data, self.device)
-        self._test = Clients(made.task, data, model, made.training)
+        self._test = Clients(made.task, data, model, made.scheduled_training)
         self._test.refuse_hidden_state()
         self.layout = layout(model)
         self._server = self._make_server()
@@ -85,7 +85,7 @@ class Coordinator:
             said = "only clients could say how many they hold"
             raise ConfigError(f"client_weighting = 'samples': {said}")
         root_data = root_data_for(made, self._test)
-        return Server(made.defense, made.clients, made.training.server_rate, root_data)
+        return Server(made.defense, made.clients, made.scheduled_training.server_rate, root_data)
 
     @property
     def round(self) -> int:

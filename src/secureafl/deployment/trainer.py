@@ -67,7 +67,8 @@ class Trainer:
         dealt = client_options.data == DEALT
         self._shards = deal_samples(made, data) if dealt else _all_of(data, made)
         model = seeded_model(made, self._device)
-        self._clients = Clients(made.task, on_device(data, self._device), model, made.training)
+        data = on_device(data, self._device)
+        self._clients = Clients(made.task, data, model, made.scheduled_training)
         self._clients.refuse_mixing()
         self._attackers = self._make_attackers(client_options.attack is not None)
 

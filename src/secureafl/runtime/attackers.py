@@ -103,7 +103,7 @@ class Attackers:
         seen = AttackerView(
             now,
             int(self.number[client]),
-            made.training.server_rate,
+            made.scheduled_training.server_rate,
             torch_generator(made.seed, "attack", now + 1, self.device),
             self._further_training(client, now, train_on),
             self._client_gradients,

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from secureafl.core.errors import ConfigError
-from secureafl.core.flat_model import call_flat, flatten, mixes_samples, train_flat
+from secureafl.core.flat_model import FlatModel, flatten, mixes_samples
 from secureafl.core.types import Data
 from secureafl.runtime.standardisation import Standardisation
+from secureafl.runtime.tape import Taped
 from secureafl.tasks.faster import fast_gradient
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from secureafl.experiment import Training
 
 _TEST_BATCH = 1000
+_SMALL = 100_000  # parameters; with more of them the layers' arithmetic is what takes the time
 
 Change = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
@@ -33,6 +35,10 @@ class Clients:
         """All tensors must be on one device."""
         self.task, self.data, self.model, self.training = task, data, model, training
         self.standardisation = Standardisation.of(data)
+        self._flat, self._on_gpu = FlatModel(model), data.pixel_mean.device.type == "cuda"
+        small = sum(parameter.numel() for parameter in model.parameters()) <= _SMALL
+        on_cpu = data.pixel_mean.device.type == "cpu"
+        self._by_autograd = Taped(self._track) if on_cpu and small else self._track
 
     def update(
         self,
@@ -63,6 +69,8 @@ class Clients:
     def _descended(
         self, weights: Tensor, rows: Tensor, gradient: Callable[[Tensor, Tensor, int], Tensor]
     ) -> Tensor:
+        if self.training.local_steps == 1:
+            return gradient(weights, rows, 0)
         first, *more = rows.chunk(self.training.local_steps)
         total = gradient(weights, first, 0)
         for number, batch in enumerate(more, 1):
@@ -93,24 +101,22 @@ class Clients:
             gradient[-moved.numel() :] = moved / self.training.server_rate
         return gradient
 
-    def _by_autograd(
+    def _track(
         self, weights: Tensor, inputs: Tensor, labels: Tensor
     ) -> tuple[Tensor, Float[Tensor, " statistics"]]:
-        weights = weights.detach().requires_grad_()
-        with _repeatable():
-            outputs, moved = train_flat(self.model, weights, inputs)
-            return torch.autograd.grad(self.task.loss(outputs, labels), weights)[0], moved
+        with self._repeatable():
+            return self._flat.gradient(weights, inputs, lambda out: self.task.loss(out, labels))
 
     def _private_gradient(self, weights: Tensor, rows: Tensor, draw: Tensor) -> Tensor:
         """Mean of the samples' gradients, each cut, with noise."""
         inputs, labels = self.batch(rows)
 
         def loss(weights: Tensor, one: Tensor, label: Tensor) -> Tensor:
-            outputs, _ = train_flat(self.model, weights, one[None])
+            outputs, _ = self._flat.train(weights, one[None])
             return self.task.loss(outputs, label[None])
 
         each = torch.func.vmap(torch.func.grad(loss), (None, 0, 0), randomness="different")
-        with _repeatable():
+        with self._repeatable():
             gradients = each(weights.detach(), inputs, labels)
         total = self.training.privacy.release(gradients, draw)
         return total * (self.training.upload_scale / len(rows))
@@ -136,7 +142,7 @@ class Clients:
         inputs = self.standardisation(self.data.train_inputs[:2])
         before = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         with torch.random.fork_rng(devices=[]):
-            train_flat(self.model, flatten(self.model), inputs)
+            self._flat.train(flatten(self.model), inputs)
         for name, buffer in self.model.named_buffers():
             if not torch.equal(buffer, before[name]):
                 remedy = "of such layers only BatchNorm, with a momentum, can be used"
@@ -150,13 +156,14 @@ class Clients:
         outputs = []
         for inputs in self.data.test_inputs.split(_TEST_BATCH):
             inputs = self.standardisation(inputs)
-            with _repeatable():
-                outputs.append(call_flat(self.model, weights, stamp(inputs) if stamp else inputs))
+            with self._repeatable():
+                outputs.append(self._flat.outputs(weights, stamp(inputs) if stamp else inputs))
         return torch.cat(outputs)
 
-
-def _repeatable() -> AbstractContextManager[None]:
-    """Same bits at every run on a GPU; convolutions in TF32, PyTorch's default, and much faster."""
-    return torch.backends.cudnn.flags(
-        enabled=True, benchmark=False, deterministic=True, allow_tf32=True
-    )
+    def _repeatable(self) -> AbstractContextManager[None]:
+        """Same bits at every run on a GPU; convolutions in TF32, PyTorch's default, and faster."""
+        if not self._on_gpu:
+            return nullcontext()
+        return torch.backends.cudnn.flags(
+            enabled=True, benchmark=False, deterministic=True, allow_tf32=True
+        )

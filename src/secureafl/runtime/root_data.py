@@ -13,7 +13,7 @@ from secureafl.core.traits import has_trait
 from secureafl.runtime.clients import Clients
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Float, Int
 
     from secureafl.experiment import Experiment
 
@@ -32,13 +32,15 @@ class RootDataset:
             test_labels=self.labels,
         )
         self._samples = Clients(clients.task, own, clients.model, clients.training)
-        # As many local steps as a client takes, each on all samples.
-        every = torch.arange(len(rows), device=rows.device)
-        self._all = every.repeat(clients.training.local_steps)
+        self._all = torch.arange(len(rows), device=rows.device)
 
-    def gradient(self, weights: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
-        """What a client would upload that holds all samples."""
-        return self._samples.update(weights, self._all)
+    def gradient(
+        self, weights: Float[Tensor, " d"], rows: Int[Tensor, " batch"] | None = None
+    ) -> Float[Tensor, " d"]:
+        """What a client would upload that holds all samples, or these."""
+        rows = self._all if rows is None else rows
+        # As many local steps as a client takes, each on the same samples.
+        return self._samples.update(weights, rows.repeat(self._samples.training.local_steps))
 
     def outputs(self, weights: Float[Tensor, " d"]) -> Float[Tensor, "samples classes"]:
         """What the model says to each sample."""

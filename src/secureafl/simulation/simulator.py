@@ -6,7 +6,7 @@ when, on which batch) is drawn before the first round; so every defence faces th
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from secureafl.core.random import first_draw, numpy_generator
 from secureafl.core.server import Server, ServerState, Upload, name_state
 from secureafl.core.traits import has_trait
 from secureafl.core.trees import rebuild
-from secureafl.core.types import Arrival, Decision
+from secureafl.core.types import Arrival
 from secureafl.runtime.attackers import make_attackers
 from secureafl.runtime.batches import ROWS, draw_batches, pack_jobs
 from secureafl.runtime.clients import Clients
@@ -73,7 +73,7 @@ class Simulation:
 
         model = seeded_model(made, self.device)
         parts = (made.task, on_device(data, self.device), model)
-        self._clients = Clients(*parts, made.training)
+        self._clients = Clients(*parts, made.scheduled_training)
         self._clients.refuse_hidden_state()
         self._clients.refuse_mixing()
         self._attackers = make_attackers(made, self.shards, self._clients)
@@ -102,7 +102,7 @@ class Simulation:
         if made.client_weighting == "samples":
             held = [len(rows) for rows in self.shards.rows]
             samples = torch.tensor(held, dtype=torch.float64, device=self.device)
-        rate = made.training.server_rate
+        rate = made.scheduled_training.server_rate
         seed = first_draw(made.seed, "defense")
         self._server = Server(made.defense, made.clients, rate, root_data, samples, seed)
         self._state = self._server.start(weights)
@@ -162,35 +162,34 @@ class Simulation:
             yield from self._arrival()
 
     def _arrival(self) -> Iterator[list[Event]]:
-        now = self.round
-        client, version = int(self.trace.client[now]), int(self.trace.version[now])
-        with self.compute, self._engine.here():
-            events: list[Event] = [self._evaluate()] if now == 0 else []
-            upload = Upload(client, version, self._update(client, version))
-        decision, state = yield from self._receive(upload)
-        with self.compute, self._engine.here():
-            host, malicious = self._engine.to_host(decision), self._attackers.attacks(client, now)
-            self._lend(state)
-            events.append(arrival_event(host, now, client, malicious, now - version))
-            self._inactivity.mark_active(client, now)
-            self._state: ServerState = self._forget_inactive(state, events)
-            if state.round in self._evaluated:
-                events.append(self._evaluate())
-        yield events
-
-    def _receive(
-        self, upload: Upload
-    ) -> Generator[list[Event], None, tuple[Decision, ServerState]]:
-        """As `Server.receive`, in turns: each waits until the engine is no longer busy."""
-        stages = self._server.stages(self._state, upload, self._engine)
+        events: list[Event] = []
+        stages = self._stages(events)
         while True:
             with self.compute, self._engine.here():
-                try:
-                    next(stages)
-                except StopIteration as done:
-                    return done.value
+                # On to the next wait or to the end: where nothing is waited for, in one go.
+                waiting = any(self._engine.busy for _ in stages)
+            if not waiting:
+                break
+            yield []
             while self._engine.busy:
                 yield []
+        yield events
+
+    def _stages(self, events: list[Event]) -> Iterator[None]:
+        """One arrival, whose events are appended; at each `yield` the engine may be busy."""
+        now = self.round
+        client, version = int(self.trace.client[now]), int(self.trace.version[now])
+        if now == 0:
+            events.append(self._evaluate())
+        upload = Upload(client, version, self._update(client, version))
+        decision, state = yield from self._server.stages(self._state, upload, self._engine)
+        host, malicious = self._engine.to_host(decision), self._attackers.attacks(client, now)
+        self._lend(state)
+        events.append(arrival_event(host, now, client, malicious, now - version))
+        self._inactivity.mark_active(client, now)
+        self._state: ServerState = self._forget_inactive(state, events)
+        if state.round in self._evaluated:
+            events.append(self._evaluate())
 
     def _forget_inactive(self, state: ServerState, events: list[Event]) -> ServerState:
         """Forget the clients that have not uploaded for long."""

@@ -12,7 +12,7 @@ from secureafl.core.server import Server, Upload
 from secureafl.core.traits import has_trait
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Float, Int
 
     from secureafl.core.protocols import Defense
     from secureafl.core.types import Decision
@@ -30,9 +30,12 @@ class QuadraticRootData:
         self.hessian, self.centres = hessian, centres
         self.labels = torch.arange(len(centres), device=centres.device) % 3
 
-    def gradient(self, weights: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
-        """Gradient of the clients' mean loss."""
-        return self.hessian * (weights - self.centres.mean(dim=0))
+    def gradient(
+        self, weights: Float[Tensor, " d"], rows: Int[Tensor, " batch"] | None = None
+    ) -> Float[Tensor, " d"]:
+        """Gradient of the mean loss of all clients, or of these."""
+        centres = self.centres if rows is None else self.centres.index_select(0, rows)
+        return self.hessian * (weights - centres.mean(dim=0))
 
     def outputs(self, weights: Float[Tensor, " d"]) -> Float[Tensor, "n 3"]:
         """Three classes, of which the sample's own falls with its client's loss."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from secureafl.core.errors import ConfigError
-from secureafl.core.flat_model import flatten, train_flat
+from secureafl.core.flat_model import FlatModel, flatten
 from secureafl.core.protocols import Task
 from secureafl.core.types import Data
 from secureafl.experiment import Training
@@ -52,7 +52,7 @@ def check_task(task: Task) -> None:
     _check_metrics(task, clients, name)
     with no_host_reads(f"{name}.model"):
         inputs, _ = clients.batch(rows)
-        train_flat(task.model().to("meta"), flatten(model).to("meta"), on_meta(inputs))
+        FlatModel(task.model().to("meta")).train(flatten(model).to("meta"), on_meta(inputs))
     check_repeats(lambda: _same_seed(task), f"{name}.model")
 
 

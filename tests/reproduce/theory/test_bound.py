@@ -11,6 +11,7 @@ from secureafl.reproduce.theory.bound import check, constants_of, margin, promis
 from secureafl.reproduce.theory.cases import Scope
 from secureafl.reproduce.theory.findings import Findings
 from secureafl.reproduce.theory.measure import measure
+from secureafl.reproduce.theory.problem import Objective
 from secureafl.simulation.simulator import Simulation
 
 SMALL = Scope(clients=7, rounds=120)
@@ -21,7 +22,15 @@ FLOATS = st.floats(-1e3, 1e3)
 @pytest.fixture(scope="module")
 def findings():
     """What must hold and what must not, with 5 seeds."""
-    wanted = ("largest-step", "most-attackers", "exact", "step-exact", "rule")
+    wanted = (
+        "largest-step",
+        "most-attackers",
+        "exact",
+        "horizon",
+        "horizon-4x",
+        "step-exact",
+        "rule",
+    )
     found = Findings(SMALL, range(5))
     for _ in found.gather([CASES[name] for name in wanted]):
         pass
@@ -144,6 +153,23 @@ def test_left_side_is_the_mean_so_far(run):
     assert sides.left[0] == run.rounds.gradient[0]
     assert sides.left[-1] == pytest.approx(run.rounds.gradient.mean())
     assert (np.diff(sides.explicit) <= 0).all()
+
+
+def test_step_of_the_corollary_is_the_root_of_the_rounds_and_its_bound_holds(findings):
+    short, long = (findings.of(CASES[name]) for name in ("horizon", "horizon-4x"))
+    for one, more in zip(short, long, strict=True):
+        assert all(one.holds)
+        assert all(more.holds)
+        assert one.constants.step == pytest.approx(120**-0.5)
+        assert more.constants.step == pytest.approx(480**-0.5)
+        assert more.length == one.length + 360 + one.skipped - more.skipped
+
+
+def test_step_of_the_corollary_is_never_beyond_the_theorems():
+    scope = Scope(clients=7, rounds=12)
+    made = scope.experiment(CASES["horizon"], seed=0)
+    smoothness = Objective.of_all(made.task.measurements()).smoothness
+    assert made.scheduled_training.learning_rate * smoothness == pytest.approx(0.25)
 
 
 def test_too_few_rounds_to_hear_everybody_are_refused():

@@ -21,9 +21,9 @@ def made(tmp_path_factory):
 def test_command_leaves_figures_a_picture_and_pages(made):
     done, out = made
     assert done.exit_code == 0, done.output
-    assert "the bound holds in 7 of 7 runs" in done.output
+    assert "the bound holds in 9 of 9 runs" in done.output
     figures = json.loads((out / "theory.json").read_text())
-    assert len(figures["results"]) == 12
+    assert len(figures["results"]) == 14
     one = figures["results"][0]
     assert one["sides"].keys() == {"left", "mean", "track", "explicit"}
     assert len(one["counts"]) == len(one["sides"]["left"])

@@ -47,7 +47,12 @@ class Constants(NamedTuple):
     @property
     def small_step(self) -> bool:
         """Whether eta <= 1 / (4 L), but for rounding."""
-        return self.learning_rate * self.smoothness <= 0.25 * (1 + 1e-12)
+        return self.step <= 0.25 * (1 + 1e-12)
+
+    @property
+    def step(self) -> float:
+        """The learning rate in units of 1 / L."""
+        return self.learning_rate * self.smoothness
 
     @property
     def honest_majority(self) -> bool:
@@ -99,7 +104,7 @@ def constants_of(run: Run) -> Constants:
     return Constants(
         made.clients,
         made.num_malicious,
-        made.training.learning_rate,
+        made.scheduled_training.learning_rate,
         longest_delay(made),
         objective.smoothness,
         objective.heterogeneity,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from secureafl.arrivals import Uniform
 from secureafl.attacks import Adaptive, Gaussian, MinMax, NoAttack, SignFlip
@@ -26,6 +26,8 @@ class Case:
     attack: Attack
     inside: str = ""  # for a case outside the conditions: the one inside that it is compared with
     exact: bool = False  # five equal clients, one parameter, no noise, no delay: delta is 0
+    horizon: float = 0.0  # c L of the Corollary's step, which `step` then only bounds; 0: not it
+    longer: int = 1  # times as many rounds as the others
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class Scope:
             Case("min-max", "Min-Max", 0.25, few, MinMax()),
             Case("adaptive", "adaptive", 0.25, few, Adaptive()),
             Case("exact", "no error at all", 0.25, 0, honest, exact=True),
+            Case("horizon", "step c / sqrt(T)", 0.25, few, flip, horizon=1.0),
+            Case("horizon-4x", "step c / sqrt(4 T)", 0.25, few, flip, horizon=1.0, longer=4),
             Case("step-2x", "step twice as large", 0.5, few, flip, "largest-step"),
             Case("step-4x", "step 4 times as large", 1.0, few, flip, "largest-step"),
             Case("step-exact", "no error, step 7 times as large", 1.8, 0, honest, "exact", True),
@@ -65,15 +69,20 @@ class Scope:
             task = RidgeRegression(seed, clients=5, parameters=1, spread=0, noise=0)
             defense = SecureAfl(alpha=1, estimator=Lbfgs(max_correction=math.inf))
             staleness = 0
-        rate = case.step / Objective.of_all(task.measurements()).smoothness
+        rounds = self.rounds * case.longer
+        smoothness = Objective.of_all(task.measurements()).smoothness
+        training = Training(batch_size=1, learning_rate=case.step / smoothness)
+        if case.horizon:
+            scale = case.horizon / smoothness
+            training = replace(training, schedule="horizon", horizon_scale=scale)
         return Experiment(
             seed,
-            self.rounds,
+            rounds,
             task.clients,
             case.malicious,
             device="cpu",
-            training=Training(batch_size=1, learning_rate=rate),
-            evaluation=Evaluation(every=self.rounds, late=1),
+            training=training,
+            evaluation=Evaluation(every=rounds, late=1),
             task=task,
             partition=InOrder(),
             arrivals=Uniform(staleness),

@@ -34,9 +34,10 @@ def draw(findings: Findings) -> bytes:
         figure = Figure(figsize=(12, 2.9 * rows + 0.6), layout="constrained")
         axes = figure.subplots(rows, _COLUMNS, squeeze=False).ravel()
         for axis, case in zip(axes, cases, strict=False):
-            _panel(axis, findings.of(case))
-            where = "outside" if case.inside else "inside"
-            named = f"{where}: {case.title}\nηL = {case.step:g}, b = {case.malicious}"
+            results = findings.of(case)
+            _panel(axis, results)
+            where, step = "outside" if case.inside else "inside", results[0].constants.step
+            named = f"{where}: {case.title}\nηL = {step:.3g}, b = {case.malicious}"
             axis.set_title(named, loc="left", fontsize=10, fontweight="bold")
         for axis in axes[len(cases) :]:
             axis.remove()

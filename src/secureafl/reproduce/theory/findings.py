@@ -142,7 +142,7 @@ def _as_json(result: Result) -> dict[str, Any]:
         "title": case.title,
         "inside": not case.inside,
         "compared_with": case.inside or None,
-        "step_times_smoothness": case.step,
+        "step_times_smoothness": _short(constants.step),
         "malicious": case.malicious,
         "seed": result.seed,
         "skipped": result.skipped,

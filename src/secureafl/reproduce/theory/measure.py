@@ -106,7 +106,7 @@ class _Meter:
         assert isinstance(defense, SecureAfl)
         self.objective = Objective(task.measurements(), ~simulation.malicious)
         self._simulation, self._defense = simulation, defense
-        self._rate = simulation.experiment.training.learning_rate
+        self._rate = simulation.experiment.scheduled_training.learning_rate
         self._hessian, self._pulls = self.objective.hessian, self.objective.pulls
 
     def advance(self) -> Round:

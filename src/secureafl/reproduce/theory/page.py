@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Callable, Iterable, Sequence
 from importlib import resources
 from pathlib import Path
@@ -55,6 +56,13 @@ _INSIDE = (
     Column("right, constants", lambda r: r.end.explicit),
     Column("left / right (E_track²), at its closest", lambda r: r.worst.track),
 )
+_COROLLARY = (
+    Column("T", lambda r: r.length),
+    Column("eta sqrt(T) L", lambda r: r.constants.step * math.sqrt(r.length)),
+    Column("left side", lambda r: r.end.left),
+    Column("4 (F(w^0) - F*) / (eta T)", lambda r: r.end.track - 4 * r.tracking),
+    Column("4 E_track²", lambda r: 4 * r.tracking),
+)
 _OUTSIDE = (
     Column("left side", lambda r: r.end.left),
     Column("promised", lambda r: r.end.explicit),
@@ -83,6 +91,7 @@ def tables(findings: Findings) -> list[Table]:
             ["case", "eta L", "b", *(c.heading for c in _CONSTANTS)],
             [[*_case(r), *_cells(_CONSTANTS, r)] for r in inside],
         ),
+        _corollary(inside),
         Table(
             "Outside the conditions",
             "'Promised' is the right side from constants with the epsilon_est, G and C_med that "
@@ -105,6 +114,17 @@ def tables(findings: Findings) -> list[Table]:
             ],
         ),
     ]
+
+
+def _corollary(inside: Sequence[list[Result]]) -> Table:
+    horizon = [results for results in inside if results[0].case.horizon]
+    return Table(
+        "The Corollary: the more rounds, the smaller the step",
+        "With eta = c / sqrt(T) the first term of the right side falls as 1 / sqrt(T); the second "
+        "does not contain T. The rounds before all clients are known count for the step alone.",
+        ["case", "eta L", "b", *(c.heading for c in _COROLLARY)],
+        [[*_case(results), *_cells(_COROLLARY, results)] for results in horizon],
+    )
 
 
 def headline(findings: Findings) -> str:
@@ -167,7 +187,7 @@ def _html(summary: str, facts: dict[str, str], shown: Sequence[Table], picture: 
 
 def _case(results: Sequence[Result]) -> list[str]:
     case = results[0].case
-    return [case.title, f"{case.step:g}", str(case.malicious)]
+    return [case.title, f"{results[0].constants.step:.3g}", str(case.malicious)]
 
 
 def _cells(columns: Iterable[Column], results: Sequence[Result]) -> list[str]:
