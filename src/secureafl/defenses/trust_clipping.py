@@ -92,7 +92,7 @@ class TrustClipping:
         rows = weights.new_zeros(num_clients, min(self.sketch_size, weights.numel()))
         zeros = torch.zeros(num_clients, dtype=torch.float64, device=weights.device)
         return State(
-            draw_sketch(weights.numel(), weights.device),
+            draw_sketch(weights.numel(), self.sketch_size, weights.device),
             draw_panels(num_clients, weights.device),
             torch.zeros_like(zeros, dtype=torch.bool),
             zeros,

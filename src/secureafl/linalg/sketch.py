@@ -1,7 +1,9 @@
 """A count sketch: a vector in few numbers, from which inner products can still be estimated.
 
-The coordinates are put into a random order, get random signs, and are added up in as many groups
-as the sketch has numbers. Sketches are linear, and the inner product of two is that of the vectors
+The coordinates are written in rows as long as the sketch, every row is rotated by a random number
+of places, they get random signs, and the columns are added up. Two coordinates fall on the same
+number by chance, as if each were thrown anywhere; but reading along rows is many times as fast as
+reading all over the memory. Sketches are linear, and the inner product of two is that of the vectors
 on average, off by about their norms' product over the square root of the sketch's size. Whoever
 does not know order and signs cannot choose a vector for what its sketch shows; whoever does can
 send one whose sketch is zero. So they are drawn where clients cannot see it.
@@ -28,11 +30,15 @@ class Sketch(NamedTuple):
     signs: Int8[Tensor, " d"]  # in that order
 
 
-def draw_sketch(length: int, device: torch.device) -> Sketch:
-    """Order and signs, drawn from torch's default generator."""
-    order = torch.randperm(length, dtype=torch.int32)
+def draw_sketch(length: int, size: int, device: torch.device) -> Sketch:
+    """Order and signs for sketches of `size` numbers, drawn from torch's default generator."""
+    size = min(size, length)
+    starts = torch.arange(0, length, size)[:, None]
+    widths = (length - starts).clamp(max=size)  # the last row may be shorter
+    place, rotation = torch.arange(size), torch.randint(size, starts.shape)
+    order = (starts + (place + rotation) % widths)[place < widths]
     signs = torch.randint(2, (length,), dtype=torch.int8) * 2 - 1
-    return Sketch(order.to(device), signs.to(device))
+    return Sketch(order.to(device, torch.int32), signs.to(device))
 
 
 def sketched(sketch: Sketch, vector: Float[Tensor, " d"], size: int) -> Float[Tensor, " k"]:
@@ -41,7 +47,7 @@ def sketched(sketch: Sketch, vector: Float[Tensor, " d"], size: int) -> Float[Te
     Then no two coordinates share a number, and inner products are exact.
 
     >>> from secureafl.linalg.sketch import draw_sketch, sketched
-    >>> sketch = draw_sketch(1000, torch.device("cpu"))
+    >>> sketch = draw_sketch(1000, 50, torch.device("cpu"))
     >>> sketched(sketch, torch.ones(1000), size=50).shape
     torch.Size([50])
     """
