@@ -97,6 +97,16 @@ def test_a_common_aim_under_private_covers_does_not_count(malicious, share):
     assert (weights[:-malicious] > 0.5).mean() >= 0.9
 
 
+def test_weights_of_fifty_clients_agree_with_the_oracle():
+    """Twenty malicious ones are a block that whitening takes apart."""
+    rng = np.random.default_rng(2)
+    rows, length, aim = crowd(rng, 30, dim=200)
+    rows = np.vstack([rows, length * unit(0.4 * unit(aim) + unit(rng.normal(size=(20, 200))))])
+    known = torch.ones(50, dtype=torch.bool)
+    found = peers.group_weights(torch.from_numpy(rows @ rows.T), known)
+    np.testing.assert_allclose(found, group_weights(list(rows)), rtol=1e-7, atol=1e-9)
+
+
 def test_clients_that_are_all_unlike_each_other_keep_their_weight():
     """So do ten clients with a class each: what is usual is taken from the clients themselves."""
     rows = np.random.default_rng(3).normal(size=(10, 500))
