@@ -3,10 +3,10 @@
 The coordinates are written in rows as long as the sketch, every row is rotated by a random number
 of places, they get random signs, and the columns are added up. Two coordinates fall on the same
 number by chance, as if each were thrown anywhere; but reading along rows is many times as fast as
-reading all over the memory. Sketches are linear, and the inner product of two is that of the vectors
-on average, off by about their norms' product over the square root of the sketch's size. Whoever
-does not know order and signs cannot choose a vector for what its sketch shows; whoever does can
-send one whose sketch is zero. So they are drawn where clients cannot see it.
+reading all over the memory. Sketches are linear, and the inner product of two is that of the
+vectors on average, off by about their norms' product over the square root of the sketch's size.
+Whoever does not know order and signs cannot choose a vector for what its sketch shows; whoever does
+can send one whose sketch is zero. So they are drawn where clients cannot see it.
 
 Charikar, Chen, Farach-Colton, "Finding frequent items in data streams", ICALP 2002.
 """
