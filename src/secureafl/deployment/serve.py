@@ -345,7 +345,7 @@ def _recover(experiment: Experiment, out: Path, accept_loss: bool) -> None:
     try:
         for line in recover(folder).notes:
             print(f"{out}: {line}; what was before it leads to the same state", file=sys.stderr)
-        for name, value in adopt_settings(folder).items():
+        for name, value in adopt_settings(folder, experiment).items():
             said = f"was begun by a version without the setting {name}, and goes on with {value!r}"
             print(f"{out}: {said}", file=sys.stderr)
     finally:

@@ -60,12 +60,12 @@ def _begun_by(path: Path) -> str | None:
     return sessions[0].get("secureafl")
 
 
-def adopt_settings(folder: RunFolder) -> dict[str, Any]:
+def adopt_settings(folder: RunFolder, experiment: Experiment) -> dict[str, Any]:
     """Write down, for an unfinished run, the settings its version did not have; returns them.
 
     It goes on with their defaults. Without this, it could not be told later what they were.
     """
-    wanted = to_mapping(stored_experiment(folder.path))
+    wanted = to_mapping(experiment)
     added = dict(_missing(wanted, read_toml(folder.path / EXPERIMENT)))
     if added:
         folder.replace_experiment(write_toml(wanted))

@@ -149,7 +149,7 @@ def resume_run(path: Path, checkpoint_seconds: float) -> Recording:
     if checkpoint:
         simulation.restore(checkpoint.tensors)
     folder.rewind(checkpoint.events_bytes if checkpoint else 0)
-    session = (experiment, simulation.device, simulation.round, adopt_settings(folder))
+    session = (experiment, simulation.device, simulation.round, adopt_settings(folder, experiment))
     folder.add_session(describe_session(*session))
     return Recording(
         simulation, folder, checkpoint.seconds if checkpoint else 0, checkpoint_seconds
