@@ -95,6 +95,20 @@ def test_full_disk_is_told_at_once_on_screen_in_log_dashboard_and_health(
     assert service.submitted == 1
 
 
+def test_nothing_is_started_while_there_is_no_room_for_its_log(tmp_path, monkeypatch):
+    started = []
+    address = Address("127.0.0.1", free_port(), None)
+    made = Service(tiny(), Options(), tmp_path / "run", address)
+    monkeypatch.setattr(module, "start", lambda *words: started.append(words))
+    monkeypatch.setattr(module, "find_problem", lambda *_: FULL)
+    made.turn()
+    assert started == []
+    monkeypatch.setattr(module, "find_problem", lambda *_: "")
+    made.turn()
+    assert len(started) == 1
+    made.stop()
+
+
 def test_server_app_that_ends_again_and_again_is_quoted(service, monkeypatch):
     (service.out / LOG).write_text('\n{"event": "failed", "said": "RunError: no such data"}\n')
     for _ in range(5):

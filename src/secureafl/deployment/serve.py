@@ -6,6 +6,7 @@ ServerApp its run folder, so nothing that was applied is lost.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import subprocess
@@ -178,8 +179,9 @@ class Service:
 
     def _keep_running(
         self, name: str, process: subprocess.Popen[bytes] | None, command: Callable[[], list[str]]
-    ) -> subprocess.Popen[bytes]:
-        if process is not None and process.poll() is None:
+    ) -> subprocess.Popen[bytes] | None:
+        running = process is not None and process.poll() is None
+        if running or self._problem:  # without room for its log it cannot be started
             return process
         self._restarts[name] += process is not None
         return start(command(), self._home / f"{name}.log", self._env)
@@ -299,7 +301,8 @@ class Service:
 
     def stop(self) -> None:
         """Let the ServerApp finish the step in hand and leave, then end everything."""
-        (self.out / STOP).touch()
+        with contextlib.suppress(OSError):  # without it the ServerApp ends a little later
+            (self.out / STOP).touch()
         app, until = read_liveness(self.out), time.monotonic() + _STOP_SECONDS
         ours = app.attempt == str(self._attempt)
         while ours and is_alive(app.process) and time.monotonic() < until:
