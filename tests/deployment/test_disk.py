@@ -2,6 +2,9 @@
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 
@@ -92,6 +95,20 @@ def test_full_disk_is_told_at_once_on_screen_in_log_dashboard_and_health(
     assert service.submitted == 1
 
 
+def test_nothing_is_started_while_there_is_no_room_for_its_log(tmp_path, monkeypatch):
+    started = []
+    address = Address("127.0.0.1", free_port(), None)
+    made = Service(tiny(), Options(), tmp_path / "run", address)
+    monkeypatch.setattr(module, "start", lambda *words: started.append(words))
+    monkeypatch.setattr(module, "find_problem", lambda *_: FULL)
+    made.turn()
+    assert started == []
+    monkeypatch.setattr(module, "find_problem", lambda *_: "")
+    made.turn()
+    assert len(started) == 1
+    made.stop()
+
+
 def test_server_app_that_ends_again_and_again_is_quoted(service, monkeypatch):
     (service.out / LOG).write_text('\n{"event": "failed", "said": "RunError: no such data"}\n')
     for _ in range(5):
@@ -161,6 +178,18 @@ def test_port_of_the_metrics_that_is_taken_is_named(service, tmp_path):
         Service(tiny(), service._options, tmp_path / "other", address)
 
 
+def test_folder_that_is_full_at_the_start_is_one_line(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "write_app", full)
+    address = Address("127.0.0.1", free_port(), None)
+    with pytest.raises(RunError, match=r"run: cannot be written \(No space left on device\)"):
+        Service(tiny(), Options(), tmp_path / "run", address)
+    monkeypatch.undo()
+    Service(tiny(), Options(), tmp_path / "run", address).stop()
+
+
 def test_pulse_tells_of_arrivals_and_remembers_the_last_of_an_earlier_process(tmp_path):
     (tmp_path / "server").mkdir()
     pulse = Pulse(tmp_path, "1", 0)
@@ -186,3 +215,41 @@ def test_checkpoint_that_does_not_fit_is_one_line_and_leaves_no_half(tmp_path, m
         with_room.save_checkpoint({}, 1, 0.0)
     assert not list((tmp_path / "run").glob(".check*"))
     with_room.close()
+
+
+FILL = """
+import sys; sys.path[:0] = {path!r}
+from pathlib import Path
+from secureafl.deployment.disk import find_problem, note_problem
+from secureafl.deployment.logs import Log
+run = Path({run!r})
+(run / "server").mkdir()
+note_problem(run, "")
+print(find_problem(run, 0))
+try:
+    (run / "large").write_bytes(bytes(2**22))
+except OSError:
+    pass
+found = find_problem(run, 0)
+note_problem(run, found)
+Log(run / "server" / "log.jsonl")("disk", said=found)
+print(found)
+print((run / "server" / "problem").read_text().strip())
+"""
+
+
+def test_disk_that_is_really_full_is_noticed_and_noted_on_itself(tmp_path):
+    run = tmp_path / "small"
+    run.mkdir()
+    code = FILL.format(path=sys.path, run=str(run))
+    mount = f'mount -t tmpfs -o size=1m tmpfs {run} && exec {sys.executable} -c "$0"'
+    words = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, code]
+    if not shutil.which("unshare"):
+        pytest.skip("no namespaces here")
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode and "ermitted" in done.stderr + done.stdout:
+        pytest.skip("no mounts here")
+    before, found, noted = done.stdout.split("\n")[:3]
+    assert before == ""
+    assert "cannot be written (No space left on device)" in found
+    assert noted == found

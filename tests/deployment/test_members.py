@@ -139,6 +139,22 @@ def test_damaged_file_puts_nobody_out_and_is_named(tmp_path, run, control, membe
     assert ["not a public key" in line for line in said] == [False, True]
 
 
+def test_full_disk_keeps_nobody_out_and_the_list_is_written_later(
+    tmp_path, run, members, monkeypatch
+):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    register(make_key(tmp_path / "alice"), run)
+    with monkeypatch.context() as patch:
+        patch.setattr("secureafl.deployment.members.write_nodes", full)
+        members.sync()
+        members.sync()
+    assert read_nodes(run) == []
+    members.sync()
+    assert read_nodes(run) == [Node(1, "alice", False)]
+
+
 def test_superlink_that_is_away_is_made_up_for(tmp_path, run, control, members, said):
     register(make_key(tmp_path / "alice"), run)
     control.away = True

@@ -5,7 +5,9 @@ import os
 import random
 import signal
 import socket
+import subprocess
 import time
+import urllib.error
 import urllib.request
 
 import numpy as np
@@ -55,7 +57,7 @@ def test_a_real_run_and_its_replay_give_the_same_bits(tmp_path):
     np.testing.assert_array_equal(replayed(net.run), final_weights(net.run))
 
 
-KILLS = 50
+KILLS = int(os.environ.get("SECUREAFL_KILLS", "50"))
 
 
 @pytest.mark.slow
@@ -68,13 +70,13 @@ def test_run_survives_kills_of_everything_at_random_moments(tmp_path):
         for name in names:
             more = ["--attack", "sign_flip", "--set", "attack.factor=10"] if name == "four" else []
             net.join(name, *more)
-        kills, seen = {"app": 0, "link": 0, "node": 0}, {}
+        kills, seen = {"app": 0, "link": 0, "node": 0, "serve": 0}, {}
         began = time.monotonic()
         while sum(kills.values()) < KILLS:
             due = sum(kills.values())
             net.wait(lambda due=due: note(net, seen) > due, 600, f"round {due}")
             time.sleep(rng.uniform(0, 4))
-            what = rng.choice(["app", "link", "node"])
+            what = rng.choice(list(kills))
             kills[what] += kill(net, what, rng.choice(names))
         net.wait_finished(1200)
         print(kills, f"{time.monotonic() - began:.0f} s", f"{len(net.told('serving'))} server apps")
@@ -96,6 +98,11 @@ def note(net, seen):
 
 def kill(net, what, name):
     """Kill a process for good; whether there was one."""
+    if what == "serve":
+        net.processes["serve"].kill()
+        net.processes["serve"].wait()
+        net.serve()
+        return True
     number = {
         "app": net.server_app,
         "link": lambda: net.child("serve", "secureafl.deployment.guard"),
@@ -190,3 +197,39 @@ def test_killed_serve_is_gone_on_with_and_a_replaced_key_counts_at_once(tmp_path
         said = [line["said"] for line in net.told("keys")]
         assert sum("key two: node" in line for line in said) == 1
         assert sum("key two: let in" in line for line in said) == 2
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 400 MB."""
+    words = ["mount", "-t", "tmpfs", "-o", "size=400m", "tmpfs", str(tmp_path)]
+    if subprocess.run(words, capture_output=True, check=False).returncode:
+        pytest.skip("no mounts here")
+    yield tmp_path
+    subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_full_disk_is_told_at_once_and_the_run_goes_on_by_itself(small_disk):
+    port = free_port()
+    with Network(small_disk, rounds=1000, more=f"metrics_port = {port}") as net:
+        net.serve()
+        net.make_keys("one", "two")
+        net.join("one")
+        net.join("two")
+        net.wait(lambda: len(net.told("arrival")) >= 3, 200, "arrivals")
+        (small_disk / "large").write_bytes(bytes(200 * 2**20))
+        began = time.monotonic()
+        net.wait(lambda: "disk full" in net.log("serve").read_text(), 10, "word of the disk")
+        print(f"told after {time.monotonic() - began:.1f} s")
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health")
+        net.wait(lambda: net.told("disk_full"), 10, "word of the server app")
+        rounds = len(arrivals(net.run))
+        time.sleep(5)
+        assert len(arrivals(net.run)) == rounds
+        (small_disk / "large").unlink()
+        net.wait(lambda: len(arrivals(net.run)) > rounds, 60, "further round")
+        assert "can be written again" in net.log("serve").read_text()
+        assert len(net.told("serving")) == 1, "nothing had to be started again"

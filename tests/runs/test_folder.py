@@ -3,11 +3,14 @@ import time
 
 import numpy as np
 import pytest
+from simulation.small import tiny
 
 from secureafl.core.errors import RunError
 from secureafl.core.events import ArrivalEvent, EvaluationEvent
 from secureafl.runs.events import read_events
 from secureafl.runs.folder import RunFolder
+from secureafl.runtime.records import stored_experiment
+from secureafl.simulation.run import resume_run, start_run
 
 ARRIVAL = ArrivalEvent(0, 3, True, 2, False, True, "lipschitz", {"lipschitz": 2.5, "x": None})
 EVALUATION = EvaluationEvent(1, {"ter": 0.25})
@@ -148,3 +151,24 @@ def test_resumed_run_says_so_in_its_provenance(folder):
     folder.add_session({"from_round": 9})
     provenance = json.loads((folder.path / "provenance.json").read_text())
     assert provenance == {"sessions": [{"from_round": 4}, {"from_round": 9}]}
+
+
+def test_simulation_of_an_earlier_version_goes_on_with_todays_defaults(tmp_path):
+    experiment, path = tiny(clients=3, rounds=6, defense="kardam"), tmp_path / "run"
+    recording = iter(start_run(experiment, path, 1e9))
+    for _ in range(3):
+        next(recording)
+    recording.close()
+    whole = (path / "experiment.toml").read_text()
+    kept = [line for line in whole.splitlines() if not line.startswith("clip_norm")]
+    (path / "experiment.toml").write_text("\n".join(kept))
+    with pytest.raises(RunError, match="did not have the setting"):  # this version would have it
+        stored_experiment(path)
+    facts = json.loads((path / "provenance.json").read_text())
+    facts["sessions"][0]["secureafl"] = "0.1.0"
+    (path / "provenance.json").write_text(json.dumps(facts))
+    for _ in resume_run(path, 1e9):
+        pass
+    assert (path / "experiment.toml").read_text() == whole
+    (_, session) = json.loads((path / "provenance.json").read_text())["sessions"]
+    assert session["settings_added"] == {"defense.clip_norm": experiment.defense.clip_norm}

@@ -240,7 +240,7 @@ class Coordinator:
         self._start_defense(begun=bool(found.checkpoint or found.records))
         lent = self._restore(found.checkpoint) if found.checkpoint else {0: self.weights}
         self._saved = self.round
-        added = adopt_settings(self.folder)
+        added = adopt_settings(self.folder, made)
         self.folder.add_session(describe_session(made, self.device, self.round, added))
         self._journal = Journal(path, found.journal, found.journal_records)
         with self._compute:

@@ -6,6 +6,7 @@ another node, and whatever was lost between two turns is made up for in the next
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -71,8 +72,9 @@ class MemberList:
             Node(node.node_id, node.name, node.status == NodeStatus.UNREGISTERED) for node in nodes
         ]
         if found != self._written:
-            write_nodes(self._run, found)
-            self._written = found
+            with contextlib.suppress(OSError):  # on a full disk: at a later turn
+                write_nodes(self._run, found)
+                self._written = found
 
     def _read_keys(self) -> tuple[dict[bytes, str], set[str]]:
         """Names by key, and names of files that hold none: the nodes of these are let be."""

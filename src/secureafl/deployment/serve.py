@@ -6,6 +6,7 @@ ServerApp its run folder, so nothing that was applied is lost.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import subprocess
@@ -102,34 +103,41 @@ class Service:
         """Make the run folder, or find the one of this experiment; nothing is started yet."""
         self.out, self._address = out.absolute(), address
         self._home, self._options = self.out / APP.parent, options
-        self._lock = _prepare(experiment, self.out, address, accept_loss)
-        (self._home / "flower").mkdir(exist_ok=True)
-        (self.out / KEYS).mkdir(exist_ok=True)
-        (self.out / STOP).unlink(missing_ok=True)
-        if (self.out / DATABASE).exists():
-            (self.out / DATABASE).chmod(0o600)  # it holds updates
-        write_app(self.out / APP)
-        values = {**to_mapping(experiment), TABLE: dataclasses.asdict(options)}
         self._file = self._home / EXPERIMENT
-        self._file.write_text(write_toml(values), encoding="utf-8")
-        (self._home / "flower" / "config.toml").write_text(self._connection())
         self._env = environment(self._home / "flower")
-        self._log, self._members = Log(self.out / LOG), self._member_list()
+        self._log = Log(self.out / LOG)
         self._link: subprocess.Popen[bytes] | None = None
         self._exec: subprocess.Popen[bytes] | None = None
         self._attempt, self._submitted = 0, -_START_SECONDS
         self._starts, self._round_then = 0, -1
         self._restarts = dict.fromkeys(_PROCESSES, 0)
-        self._problem, self._turned = "", time.monotonic()
+        self._problem, self._turned, self._ends_soon = "", time.monotonic(), False
         self._certificate: x509.Certificate | None = None  # that the SuperLink has
-        self._ends_soon = False
-        note_problem(self.out, "")  # while there is room for it
+        self._lock = _prepare(experiment, self.out, address, accept_loss)
         try:
+            self._write_files(experiment)
             port = options.metrics_port
             self._monitor = Monitor(self.examine, port) if port else None
-        except ConfigError:
+            self._members = self._member_list()
+        except BaseException:
             self._lock.close()
             raise
+
+    def _write_files(self, experiment: Experiment) -> None:
+        """What Flower's processes read, and a place for problems while there is room for it."""
+        values = {**to_mapping(experiment), TABLE: dataclasses.asdict(self._options)}
+        try:
+            (self._home / "flower").mkdir(exist_ok=True)
+            (self.out / KEYS).mkdir(exist_ok=True)
+            (self.out / STOP).unlink(missing_ok=True)
+            if (self.out / DATABASE).exists():
+                (self.out / DATABASE).chmod(0o600)  # it holds updates
+            write_app(self.out / APP)
+            self._file.write_text(write_toml(values), encoding="utf-8")
+            (self._home / "flower" / "config.toml").write_text(self._connection())
+        except OSError as error:
+            raise RunError(f"{self.out}: cannot be written ({error.strerror})") from None
+        note_problem(self.out, "")
 
     def _member_list(self) -> MemberList | None:
         """Who may join; None where anybody may."""
@@ -171,8 +179,9 @@ class Service:
 
     def _keep_running(
         self, name: str, process: subprocess.Popen[bytes] | None, command: Callable[[], list[str]]
-    ) -> subprocess.Popen[bytes]:
-        if process is not None and process.poll() is None:
+    ) -> subprocess.Popen[bytes] | None:
+        running = process is not None and process.poll() is None
+        if running or self._problem:  # without room for its log it cannot be started
             return process
         self._restarts[name] += process is not None
         return start(command(), self._home / f"{name}.log", self._env)
@@ -292,7 +301,8 @@ class Service:
 
     def stop(self) -> None:
         """Let the ServerApp finish the step in hand and leave, then end everything."""
-        (self.out / STOP).touch()
+        with contextlib.suppress(OSError):  # without it the ServerApp ends a little later
+            (self.out / STOP).touch()
         app, until = read_liveness(self.out), time.monotonic() + _STOP_SECONDS
         ours = app.attempt == str(self._attempt)
         while ours and is_alive(app.process) and time.monotonic() < until:
@@ -338,7 +348,7 @@ def _recover(experiment: Experiment, out: Path, accept_loss: bool) -> None:
     try:
         for line in recover(folder).notes:
             print(f"{out}: {line}; what was before it leads to the same state", file=sys.stderr)
-        for name, value in adopt_settings(folder).items():
+        for name, value in adopt_settings(folder, experiment).items():
             said = f"was begun by a version without the setting {name}, and goes on with {value!r}"
             print(f"{out}: {said}", file=sys.stderr)
     finally:

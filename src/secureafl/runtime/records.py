@@ -82,16 +82,13 @@ def _begun_by(path: Path) -> str | None:
     return sessions[0].get("secureafl")
 
 
-def adopt_settings(folder: RunFolder) -> dict[str, Any]:
+def adopt_settings(folder: RunFolder, experiment: Experiment) -> dict[str, Any]:
     """Write down, for an unfinished run, the settings its version did not have; returns them.
 
     It goes on with their defaults. Without this, it could not be told later what they were.
     """
-    stored = _stored_settings(folder.path)
-    if is_of_arrays(stored):
-        return {}  # such a run is only gone on with where none is missing
-    wanted = to_mapping(stored_experiment(folder.path))
-    added = dict(_missing(wanted, stored))
+    wanted = to_mapping(experiment)
+    added = dict(_missing(wanted, read_toml(folder.path / EXPERIMENT)))
     if added:
         folder.replace_experiment(write_toml(wanted))
     return added

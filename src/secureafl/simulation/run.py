@@ -162,7 +162,7 @@ def _restored(experiment: Experiment, folder: RunFolder, checkpoint_seconds: flo
     if checkpoint:
         simulation.restore(checkpoint.tensors)
     folder.rewind(checkpoint.events_bytes if checkpoint else 0)
-    session = (experiment, simulation.device, simulation.round, adopt_settings(folder))
+    session = (experiment, simulation.device, simulation.round, adopt_settings(folder, experiment))
     folder.add_session(describe_session(*session))
     return Recording(
         simulation, folder, checkpoint.seconds if checkpoint else 0, checkpoint_seconds
