@@ -16,14 +16,14 @@ const COLUMNS = [
   ["Seed", (run) => Number(run.seed), (run) => run.seed, "n"],
   ["Round", (run) => run.rounds, (run) => whole(run.rounds), "n"],
   ["State", (run) => (run.finished ? "finished" : "unfinished")],
-  ["Written", (run) => -run.written, (run) => (run.written ? WHEN.format(1000 * run.written) : "–"), "n"],
+  ["Written", (run) => run.written, (run) => (run.written ? WHEN.format(1000 * run.written) : "–"), "n"],
 ];
 const WRITTEN = COLUMNS.length - 1;
 
 export class RunList {
   // `page` knows which run is in front, which are laid over it, and what to do with a tick.
   constructor(page) {
-    Object.assign(this, { page, runs: [], column: WRITTEN, down: false });
+    Object.assign(this, { page, runs: [], column: WRITTEN, down: true });
     this.filter = make("input", { id: "filter", type: "search", autocomplete: "off", oninput: () => this.fill() });
     this.count = make("span", { class: "note", role: "status" });
     this.place = make("div", { class: "runs" });
@@ -65,7 +65,7 @@ export class RunList {
   }
 
   sort(column) {
-    this.down = column === this.column && !this.down;
+    this.down = column === this.column ? !this.down : column === WRITTEN; // the newest first
     this.column = column;
     this.fill();
   }
