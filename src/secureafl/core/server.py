@@ -145,12 +145,13 @@ class Server(NamedTuple):
             return self.refuse(state, upload, reason)
         assert isinstance(update, Tensor)
         assert base is not None
+        update = update.detach() if update.requires_grad else update
         length, read_length = engine.measure(update)
         yield
         reason = validate_norm(read_length(), update)
         if reason:
             return self.refuse(state, upload, reason)
-        decision, weights, defense = engine.decide(state, upload, update.detach(), base)
+        decision, weights, defense = engine.decide(state, upload, update, base)
         yield
         decision = decision._replace(scores={**decision.scores, NORM: length})
         return decision, self.commit(state, upload, weights, defense)
@@ -181,11 +182,11 @@ class Server(NamedTuple):
         client, staleness, now = numbers.unbind()
         arrival = Arrival(client, staleness, update, base)
         decision, defense = self.defense.step(defense, arrival, self._view(now, weights))
-        ready = decision.ready
         if not (decision.bounded or decision.direction is update):  # an update was validated
-            ready = ready & (norm(decision.direction) <= LARGEST_NORM)
+            short = norm(decision.direction) <= LARGEST_NORM
+            decision = decision._replace(ready=decision.ready & short)
         moved = torch.add(weights, decision.direction, alpha=-self.learning_rate)
-        return decision._replace(ready=ready), choose(ready, moved, weights), defense
+        return decision, choose(decision.ready, moved, weights), defense
 
     def commit(
         self, state: ServerState, upload: Upload, weights: Tensor, defense: Any
@@ -224,7 +225,7 @@ class _AtOnce(NamedTuple):
     server: Server
 
     def measure(self, update: Tensor) -> tuple[Float[Tensor, ""], Callable[[], float]]:
-        length = norm(update.detach())
+        length = norm(update)
         return length, lambda: float(length)
 
     def decide(

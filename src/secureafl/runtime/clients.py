@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from secureafl.experiment import Training
 
 _TEST_BATCH = 1000
+_FEW = 2**20  # numbers in the inputs of all training samples: 4 MB
 _SMALL = 100_000  # parameters; with more of them the layers' arithmetic is what takes the time
 
 Change = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -39,6 +40,11 @@ class Clients:
         small = sum(parameter.numel() for parameter in model.parameters()) <= _SMALL
         on_cpu = data.pixel_mean.device.type == "cpu"
         self._by_autograd = Taped(self._track) if on_cpu and small else self._track
+        # Few samples are standardised once, the others as they are drawn.
+        self._few = on_cpu and data.train_inputs.numel() <= _FEW
+        self._inputs = data.train_inputs
+        if self._few:
+            self._inputs = self.standardisation(data.train_inputs)
 
     def update(
         self,
@@ -91,10 +97,11 @@ class Clients:
         inputs, labels = self.batch(rows)
         if poison:
             inputs, labels = poison(inputs, labels)
-        gradient = fast_gradient(self.task, self.model, weights, inputs, labels)
-        moved = weights[:0]
-        if gradient is None:
+        found = fast_gradient(self.task, self.model, weights, inputs, labels)
+        if found is None:
             gradient, moved = self._by_autograd(weights, inputs, labels)
+        else:
+            gradient, moved = found, weights[:0]
         scale = self.training.upload_scale
         gradient = gradient if scale == 1 else scale * gradient
         if moved.numel():
@@ -123,8 +130,9 @@ class Clients:
 
     def batch(self, rows: Int[Tensor, " b"]) -> tuple[Tensor, Tensor]:
         """Standardised inputs and labels of these training samples."""
-        inputs = self.standardisation(self.data.train_inputs.index_select(0, rows))
-        return inputs, self.data.train_labels.index_select(0, rows)
+        inputs = self._inputs.index_select(0, rows)
+        labels = self.data.train_labels.index_select(0, rows)
+        return inputs if self._few else self.standardisation(inputs), labels
 
     def refuse_mixing(self) -> None:
         """Raise if single samples are to be protected but the model cannot tell them apart."""

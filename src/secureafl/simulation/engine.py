@@ -77,7 +77,7 @@ class Eager:
 
     def measure(self, update: Tensor) -> tuple[Float[Tensor, ""], Callable[[], float]]:
         """The norm of what this arrival uploads, and what reads it."""
-        length = norm(update.detach())
+        length = norm(update)
         return length, lambda: float(length)
 
     def decide(
@@ -182,7 +182,7 @@ class Replayed(Eager):
     def measure(self, update: Tensor) -> tuple[Tensor, Callable[[], float]]:
         """See `Eager`; an update trained here was measured with the training."""
         if update is not self._update:
-            self._update.copy_(update.detach())
+            self._update.copy_(update)
             self._norm = self._other()
             self._expect(self._length)
         assert self._norm is not None
