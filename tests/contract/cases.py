@@ -49,7 +49,15 @@ DEFENSE_CASES = {
 # Rules inside SecureAFL owe the defence nothing new beside these kinds: by choice, with trusted
 # samples, with a memory. Forms of other defences differ from their defaults in a line or two.
 _USUAL = ("mean", "krum", "fltrust", "foolsgold")
-_FORMS = ("basgd_trimmed", "credibility", "constant", "hinge", "kardam_inverse", "zeno_pp_score")
+_FORMS = (
+    "aflguard_alignment",
+    "basgd_trimmed",
+    "credibility",
+    "constant",
+    "hinge",
+    "kardam_inverse",
+    "zeno_pp_score",
+)
 SLOW_CASES = {
     name
     for name in DEFENSE_CASES
