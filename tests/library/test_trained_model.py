@@ -95,6 +95,16 @@ def test_folder_without_the_model_or_with_another_is_refused_in_one_line(tmp_pat
         secureafl.load_model(tmp_path / "run", nn.Sequential(nn.Linear(36, 3)))
 
 
+def test_model_with_one_bit_changed_is_refused(tmp_path):
+    finished(tmp_path / "run")
+    file = tmp_path / "run" / MODEL
+    stored = bytearray(file.read_bytes())
+    stored[-1] ^= 1  # of the last weight: a file that can be read
+    file.write_bytes(stored)
+    with pytest.raises(RunError, match=MODEL):
+        secureafl.load_model(tmp_path / "run")
+
+
 def test_exported_program_takes_raw_inputs_of_any_number(tmp_path):
     run = finished(tmp_path / "run", task="reference.tiny_task:TinyNormed")
     path = secureafl.export_model(tmp_path / "run", tmp_path / "model.pt2")

@@ -24,7 +24,7 @@ from secureafl.runs.layout import EXPERIMENT, PROVENANCE, RESULT, read_json
 from secureafl.runs.summary import summarise
 from secureafl.runtime.trained_model import model_file
 from secureafl.settings import refuse_old_names, short_name
-from secureafl.tasks.arrays import is_of_arrays, refuse_arrays
+from secureafl.tasks.arrays import refuse_arrays
 from secureafl.toml import read_toml, write_toml
 
 if TYPE_CHECKING:
@@ -35,14 +35,11 @@ if TYPE_CHECKING:
 
 def require_same(experiment: Experiment, path: Path) -> None:
     """Raise unless the run in `path` is of this experiment."""
-    stored = _stored_settings(path)
-    if is_of_arrays(stored):  # whose task cannot be made again from settings
-        wanted = to_mapping(experiment)
+    stored, wanted = _stored_settings(path), to_mapping(experiment)
+    if next(_missing(wanted, stored), None):
         _refuse_missing(wanted, stored, path)
-        same = stored == wanted
-    else:
-        same = stored_experiment(path) == experiment
-    if not same:
+        stored = to_mapping(from_mapping(stored))
+    if stored != wanted:
         raise RunError(f"{path}: holds a run with other settings; choose another --out")
 
 
@@ -57,8 +54,7 @@ def stored_experiment(path: Path) -> Experiment:
         experiment = from_mapping(stored)
     except ConfigError as error:
         raise RunError(f"{path / EXPERIMENT}: {error}") from None
-    if (path / RESULT).is_file() or _begun_by(path) in (None, __version__):
-        _refuse_missing(to_mapping(experiment), stored, path)
+    _refuse_missing(to_mapping(experiment), stored, path)
     return experiment
 
 
@@ -69,9 +65,9 @@ def _stored_settings(path: Path) -> dict[str, Any]:
 
 
 def _refuse_missing(wanted: Mapping[str, Any], stored: Mapping[str, Any], path: Path) -> None:
-    # What is missing would get today's default, and the run be taken for another.
     missing = next(_missing(wanted, stored), None)
-    if missing:
+    if missing and ((path / RESULT).is_file() or _begun_by(path) in (None, __version__)):
+        # What is missing would get today's default, and the run be taken for another.
         when = f"was made by a version that did not have the setting '{missing[0]}'"
         raise RunError(f"{path}: {when}; choose another --out")
 

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from secureafl.core.errors import ConfigError, DataError, NoRunError, RunError
 from secureafl.core.flat_model import named_state
 from secureafl.experiment import from_mapping
-from secureafl.runs.layout import EXPERIMENT, MODEL, RESULT, is_run
+from secureafl.runs.checksums import require_intact
+from secureafl.runs.layout import EXPERIMENT, MODEL, RESULT, is_run, read_json
 from secureafl.runtime.standardisation import Standardisation
 from secureafl.tasks.arrays import refuse_arrays
 from secureafl.toml import read_toml
@@ -100,6 +101,7 @@ def read_model(run: Path) -> ModelFile:
         raise NoRunError(f"{run}: not a run folder (no {EXPERIMENT})")
     if not (run / RESULT).is_file():
         raise RunError(f"{run}: unfinished, so it has no model yet; 'secureafl resume' goes on")
+    require_intact(run, read_json(run / RESULT), MODEL)
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             facts = json.loads((file.metadata() or {})["secureafl"])

@@ -77,13 +77,8 @@ def root_squared_error(outputs: Tensor, labels: Tensor) -> dict[str, float]:
     return {"rmse": float(squared_error(outputs.double(), labels.double()).sqrt())}
 
 
-def is_of_arrays(stored: Mapping[str, Any]) -> bool:
-    """Whether the settings of a run are of such a task."""
-    task = stored.get("task", {})
-    return (task.get("kind") if isinstance(task, Mapping) else task) == KIND
-
-
 def refuse_arrays(stored: Mapping[str, Any], where: object, remedy: str) -> None:
     """Raise if the settings of a run are of such a task, which cannot be made again from them."""
-    if is_of_arrays(stored):
+    task = stored.get("task", {})
+    if (task.get("kind") if isinstance(task, Mapping) else task) == KIND:
         raise RunError(f"{where}: a run of secureafl.fit, whose module is not in it; {remedy}")
