@@ -1,9 +1,9 @@
-"""Trust from peers on a GPU against the plain version."""
+"""The fast versions of trust from peers against the plain one; a GPU's where there is one."""
 
 import pytest
 import torch
 
-from secureafl.kernels import reference
+from secureafl.kernels import cpu_peers, reference
 
 CLIENTS = [1, 2, 7, 31, 32, 33, 50, 64, 100, 128, 140]
 
@@ -29,11 +29,13 @@ def histories(clients, size):
 
 @pytest.mark.parametrize("clients", CLIENTS)
 @pytest.mark.parametrize("share_known", [0.0, 0.6, 1.0])
-def test_weights_are_the_plain_ones_on_the_cpu(gpu, clients, share_known):
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_weights_are_the_plain_ones(request, device, clients, share_known):
+    fast = cpu_peers if device == "cpu" else request.getfixturevalue("gpu")
     rows, known = histories(clients + 3, 300), torch.rand(clients + 3) < share_known
-    members, due = torch.randperm(clients + 3)[:clients], torch.tensor(True)
-    expected = reference.peer_weights(rows, members, known, due)
-    found = gpu.peer_weights(rows.cuda(), members.cuda(), known.cuda(), due.cuda())
+    given = rows, torch.randperm(clients + 3)[:clients], known, torch.tensor(True)
+    expected = reference.peer_weights(*given)
+    found = fast.peer_weights(*(tensor.to(device) for tensor in given))
     torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=1e-4)
 
 

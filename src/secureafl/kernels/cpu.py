@@ -28,6 +28,7 @@ from secureafl.kernels.cpu_code import (
     store_products_pass,
 )
 from secureafl.kernels.cpu_lbfgs import lbfgs_pass
+from secureafl.kernels.cpu_peers import peer_weights
 from secureafl.kernels.cpu_trust import similarity_weights, update_stats, weigh_clients
 from secureafl.kernels.llvm import address
 from secureafl.kernels.step import FilterResult, Step
@@ -43,10 +44,10 @@ if TYPE_CHECKING:
     from secureafl.kernels.step import Selection
     from secureafl.linalg.quantile import History
 
-__all__ = ["similarity_weights", "update_stats", "weigh_clients"]  # of `kernels.cpu_trust`
-# A few passes over single rows, and inverses of small matrices, at which plain torch is fast.
+# Of `kernels.cpu_peers` and `kernels.cpu_trust`.
+__all__ = ["peer_weights", "similarity_weights", "update_stats", "weigh_clients"]
+# A few passes over single rows, at which plain torch is fast.
 secant_products, update_momentum = reference.secant_products, reference.update_momentum
-peer_weights = reference.peer_weights
 
 _FLAGS = torch.tensor(False), torch.tensor(True)  # to make one takes longer than to look one up
 WORTH_IT = 1 << 20  # numbers in the memory; with fewer, plain torch is as fast, uncompiled

@@ -1,0 +1,112 @@
+"""Trust from peers (`core.peers`) on a CPU, in NumPy.
+
+Of a few dozen clients plain torch spends most of the time on starting its many short operations.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from secureafl.core import peers
+from secureafl.core.trust import TINY
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+
+_ONE_THREAD = 64  # rows of a matrix that NumPy surely inverts on one thread
+
+
+def peer_weights(history: Tensor, members: Tensor, known: Tensor, due: Tensor) -> Tensor:
+    """See `kernels.operations.peer_weights`."""
+    chosen = known.index_select(0, members)
+    weights = torch.zeros(len(members), dtype=torch.float64)
+    if chosen.any():
+        rows = history.index_select(0, members[chosen])
+        gram = (rows @ rows.T).double().numpy()
+        weights[chosen] = torch.from_numpy(_novelty_weights(gram) * _group_weights(gram))
+    return weights
+
+
+def _novelty_weights(gram: Float[np.ndarray, "n n"]) -> Float[np.ndarray, " n"]:
+    """See `core.peers.novelty_weights`."""
+    length = _lengths(gram)
+    scale = 1 / np.maximum(np.maximum(length / peers.LONGEST, _lower_median(length)), TINY)
+    products = gram * scale[:, None] * scale
+    novelty = 1 / np.diagonal(_inverse(products, peers.NOVELTY_RIDGE)) - peers.NOVELTY_RIDGE
+    usual = max(peers.USUAL_NOVELTY * _lower_median(novelty), peers.NOVELTY_RIDGE)
+    return usual / np.maximum(novelty, usual)
+
+
+def _group_weights(gram: Float[np.ndarray, "n n"]) -> Float[np.ndarray, " n"]:
+    """See `core.peers.group_weights`."""
+    confirmed, length, clients = _confirmed(_cosines(gram, TINY)), _lengths(gram), len(gram)
+    length = length / max(_lower_median(length), TINY)
+    voice = np.sqrt(np.clip(length, 1 / peers.LONGEST, peers.LONGEST))
+    alike = weights = np.ones(clients)
+    of_one_mind = None
+    for _ in range(peers.CENTRINGS):
+        centre = weights / max(weights.sum(), TINY)
+        along = (confirmed * centre).sum(axis=1)
+        seen = confirmed - along[:, None] - along + (centre * along).sum()
+        agreement = _cosines(seen, peers.NOTHING)
+        if of_one_mind is None:
+            of_one_mind = 2 * (agreement > peers.MAJORITY).sum(axis=1) >= clients
+        block = np.maximum(_group_sizes(agreement, alike), _group_sizes(agreement, voice))
+        group = _group_sizes(_cosines(_whitened(seen), peers.NOTHING), alike)
+        group = np.maximum(group, np.sqrt(block * np.maximum(group, 1)))
+        by_block = (1 - peers.LEAST_OF_BLOCK) * _rise(block, peers.LARGE_BLOCK, peers.LARGEST_BLOCK)
+        by_group = _rise(group, peers.LARGE_GROUP, peers.LARGEST_GROUP)
+        weights = np.where(of_one_mind, 1, 1 - np.maximum(by_block, by_group))
+    return weights
+
+
+def _confirmed(directions: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]:
+    inverted = _inverse(directions, peers.CONFIRMATION_RIDGE)
+    guesses = -inverted / np.diagonal(inverted)[:, None]
+    np.fill_diagonal(guesses, 0)
+    return _cosines(guesses @ directions @ guesses.T, peers.NOTHING)
+
+
+def _whitened(products: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]:
+    ridge = peers.WHITENING_RIDGE
+    return np.eye(len(products)) - ridge * _inverse(products, ridge)
+
+
+def _group_sizes(
+    agreement: Float[np.ndarray, "n n"], voice: Float[np.ndarray, " n"]
+) -> Float[np.ndarray, " n"]:
+    root = np.sqrt(np.maximum(agreement - peers.AGREEMENT, 0))
+    pairs = ((root * voice) @ root * root * voice).sum(axis=1)
+    size = voice + np.sqrt(np.maximum(pairs, 0))
+    return size / _lower_median(size)
+
+
+def _lengths(gram: Float[np.ndarray, "n n"]) -> Float[np.ndarray, " n"]:
+    return np.sqrt(np.maximum(np.diagonal(gram), 0))
+
+
+def _cosines(products: Float[np.ndarray, "n n"], smallest: float) -> Float[np.ndarray, "n n"]:
+    scale = 1 / np.sqrt(np.maximum(np.diagonal(products), smallest))
+    return products * scale[:, None] * scale
+
+
+def _rise(values: Float[np.ndarray, " n"], start: float, end: float) -> Float[np.ndarray, " n"]:
+    return np.clip((values - start) / (end - start), 0, 1)
+
+
+def _lower_median(values: Float[np.ndarray, " n"]) -> float:
+    middle = (len(values) - 1) // 2
+    return float(np.partition(values, middle)[middle])
+
+
+def _inverse(matrix: Float[np.ndarray, "n n"], ridge: float) -> Float[np.ndarray, "n n"]:
+    matrix = matrix + ridge * np.eye(len(matrix))
+    if len(matrix) <= _ONE_THREAD:
+        return np.linalg.inv(matrix)
+    # With NumPy the bits of larger ones would depend on threads that no setting of ours controls.
+    return torch.linalg.inv(torch.from_numpy(matrix)).numpy()
