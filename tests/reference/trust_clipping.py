@@ -95,7 +95,7 @@ class TrustClippingServer:
     def __init__(self, num_clients, momentum):
         self.num_clients, self.momentum = num_clients, momentum
         self.norms, self.counts, self.last, self.bases, self.histories = {}, {}, {}, {}, {}
-        self.curvature, self.earned, self.mean_weight = {}, [1.0] * num_clients, 1.0
+        self.curvature, self.earned, self.mean_trust = {}, [1.0] * num_clients, 1.0
         self.trust, self.kept, self.arrivals = {}, {}, 0
 
     def receive(self, seen):
@@ -108,12 +108,12 @@ class TrustClippingServer:
         trust = self.trust.get(seen.client, 1.0)
         pace = self._spend(seen.client)
         weight = trust * pace
-        self.mean_weight += 0.01 * (weight - self.mean_weight)
+        self.mean_trust += 0.01 * pace * (trust - self.mean_trust)
         norms = sorted([*self.norms.values(), *[0.0] * (self.num_clients - len(self.norms))])
         radius = norms[(self.num_clients - 1) // 2]
         shorter = sum(min(value, radius) for value in norms)
         stretch = sum(min(value, 2 * radius) for value in norms) / shorter if shorter else 1.0
-        factor = weight * stretch / max(self.mean_weight, 0.5) * min(norm, radius)
+        factor = weight * stretch / max(self.mean_trust, 0.5) * min(norm, radius)
         scores = {"weight": trust, "pace": pace}
         moves = weight > 0 and radius > 0
         accepted = not at_most(

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 _COUNTED = 0.5  # of a typical client's weight: with less, an upload is reported as not accepted
 _PACE, _SAVED = 1.5, 5.0  # steps earned while each other client uploads once; the most that is kept
-_RATE, _SHORTEST = 0.01, 0.5  # of the mean weight, per arrival; and what it is at least taken for
+_RATE, _SHORTEST = 0.01, 0.5  # of the mean trust, per step; and what it is at least taken for
 _NEWS = 0.25  # share of a judgement in a client's trust: who sits with whom is chance
 _CREDIT = 2.0  # standard errors that a client's curvature is given: innocent until shown otherwise
 _CUT, _SPARED = 0.1, 0.25  # of uploads that clipping leaves on average: no weight, full weight
@@ -72,7 +72,7 @@ class State(NamedTuple):
     curvature: CurvatureStats
     trust: Float[Tensor, " n"]  # moving average of judgements; 1 before a client's first
     earned: Float[Tensor, " n"]  # steps a client may make now
-    mean_weight: Float[Tensor, ""]  # moving average over arrivals
+    mean_trust: Float[Tensor, ""]  # moving average over steps
     arrivals: Int[Tensor, ""]
 
 
@@ -118,9 +118,10 @@ class TrustClipping:
         self._judge(state)
         trust, pace = row(state.trust, client), _spend_pace(state, client)
         weight = trust * pace
-        state.mean_weight.lerp_(weight, _RATE)
+        # By pace: who uploads often and may not spend must not make the others' steps longer.
+        state.mean_trust.lerp_(trust, _RATE * pace)
         radius, stretch = _radius(state)
-        factor = weight * stretch / state.mean_weight.clamp(min=_SHORTEST)
+        factor = weight * stretch / state.mean_trust.clamp(min=_SHORTEST)
         length = torch.minimum(norm, radius) / norm.clamp(min=TINY)
         direction = exactly_scaled(arrival.gradient, factor * length)
         scores = {"weight": trust, "pace": pace}
