@@ -28,7 +28,7 @@ def test_streams_agree_with_the_oracle(stream, momentum):
     side_by_side(momentum=momentum).play(stream)
 
 
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(stream=streams(25, min_size=40, max_size=60))
 def test_streams_of_many_clients_agree_who_are_judged_at_every_second_arrival(stream):
     side_by_side(25).play(stream)

@@ -77,15 +77,12 @@ def rise(value, start, end):
 
 def group_sizes(seen, voices):
     """The root of how many pairs agree with each and with each other, and itself; in medians."""
-    agree = [[max(0.0, one @ other - 0.1) for other in seen] for one in seen]
-    everybody, sizes = range(len(seen)), []
-    for i in everybody:
-        pairs = sum(
-            voices[j] * voices[k] * np.sqrt(agree[i][j] * agree[j][k] * agree[i][k])
-            for j in everybody
-            for k in everybody
-        )
-        sizes.append(voices[i] + np.sqrt(pairs))
+    agree = np.maximum(0, np.array(seen) @ np.array(seen).T - 0.1)
+    sizes = []
+    for mine, voice in zip(agree, voices, strict=True):
+        # Of clients j and k, how much the client agrees with both, and they with each other.
+        triples = np.sqrt(mine[:, None] * mine * agree)
+        sizes.append(voice + np.sqrt((triples * np.outer(voices, voices)).sum()))
     return np.array(sizes) / lower_median(sizes)
 
 
