@@ -93,10 +93,15 @@ def refuse_old_names(stored: Mapping[str, Any], where: object) -> None:
 
 
 def to_mapping(value: Any, tables: Mapping[type, Table]) -> dict[str, Any]:
-    """The mapping `build` makes the same value of; every field is spelled out."""
+    """The mapping `build` makes the same value of; every field is spelled out.
+
+    But for None as the default, of a class of the user's own: TOML has no word for it.
+    """
     out: dict[str, Any] = {}
     for field in dataclasses.fields(value):
         child = getattr(value, field.name)
+        if child is None and _default(field) is None:
+            continue
         if dataclasses.is_dataclass(child):
             named = {"kind": short_name(child)} if _plugs_in(child, tables) else {}
             child = named | to_mapping(child, tables)
