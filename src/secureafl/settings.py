@@ -156,10 +156,23 @@ def find_class(kind: str, table: Table, path: str) -> type:
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, SyntaxError, ValueError) as error:
-        raise ConfigError(f"{path} = {kind!r}: {error}") from error
+        remedy = _where_to_put(module, error)
+        raise ConfigError(f"{path} = {kind!r}: {error}{remedy}") from error
     if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
         raise ConfigError(f"{path} = {kind!r}: make it a frozen dataclass, its fields are settings")
     return found
+
+
+def _where_to_put(module: str, error: Exception) -> str:
+    """Where a user's module was looked for, or which classes it has instead."""
+    if isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]:
+        file = module.replace(".", "/") + ".py"
+        return f"; no {file} in {Path.cwd()}, where the command runs, nor on PYTHONPATH"
+    if isinstance(error, AttributeError) and module in sys.modules:
+        members = vars(sys.modules[module]).items()
+        classes = [n for n, member in members if getattr(member, "__module__", "") == module]
+        return did_you_mean(error.name or "", classes)
+    return ""
 
 
 def short_name(value: Any) -> str:
