@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
+import click
 import typer
 
 from secureafl import __version__
@@ -339,7 +340,7 @@ def _read(file: Path | None) -> dict[str, Any]:
 
 def _follow(recording: Any, quiet: bool, as_json: bool) -> None:
     """Show a run's progress to its end, or stop it cleanly when asked to."""
-    from secureafl.cli.screen import note_majority
+    from secureafl.cli.screen import clock, note_majority
     from secureafl.library.running import follow
 
     path = recording.folder.path
@@ -350,7 +351,7 @@ def _follow(recording: Any, quiet: bool, as_json: bool) -> None:
         raise typer.Exit(130)
     if not quiet:
         rounds = recording.simulation.experiment.rounds
-        print(f"finished: {rounds:,} rounds in {_clock(recording.seconds)}", file=sys.stderr)
+        print(f"finished: {rounds:,} rounds in {clock(recording.seconds)}", file=sys.stderr)
     _say_result(path, quiet, as_json)
 
 
@@ -366,13 +367,6 @@ def _say_result(path: Path, quiet: bool, as_json: bool) -> None:
         print(f"run folder: {path}\nreport:     secureafl report {path}")
 
 
-def _clock(seconds: float) -> str:
-    """A time for people: 4.2 s, or hours, minutes and seconds."""
-    whole = int(seconds)
-    clock = f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
-    return clock if seconds >= 60 else f"{seconds:.1f} s"
-
-
 def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
@@ -383,11 +377,19 @@ def main() -> None:
     Exit codes: 0 done, 1 failed, 2 something was given that is wrong, 130 stopped.
     """
     try:
-        app()
+        sys.exit(app(standalone_mode=False) or 0)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        sys.exit(2)
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "secureafl"
+        words = error.format_message().rstrip(".").split()
+        print("error:", *words, f"(see '{command} --help')", file=sys.stderr)
+        sys.exit(2)
     except SecureAflError as error:
         print("error:", *str(error).split(), file=sys.stderr)  # one line, whatever it quotes
         sys.exit(2 if isinstance(error, ConfigError | NoRunError) else 1)
     except BrokenPipeError:
         sys.exit(1)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, click.Abort):
         sys.exit(130)

@@ -181,9 +181,11 @@ def join(
     """Take part with this machine's data until stopped, through cuts and restarts."""
     _require_flower()
     from secureafl.deployment.join import ClientService
+    from secureafl.deployment.processes import split_address
     from secureafl.deployment.worker import options_from
     from secureafl.sweep.cells import stop_signals
 
+    split_address(server)  # a wrong one shows here, not in a node that is started again and again
     client_options: dict[str, Any] = {"data": data, "attack": _attack(attack, set_ or [])}
     client_options["allow"] = allow or []
     if clip or noise:
