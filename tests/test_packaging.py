@@ -143,6 +143,8 @@ def test_wheel_in_a_fresh_environment_runs_in_another_folder(tmp_path):
         inside = set(packed.namelist())
     files = [path for path in SOURCE.rglob("*") if path.is_file() and path.suffix != ".pyc"]
     assert {str(path.relative_to(SOURCE)) for path in files} <= inside
+    shipped = (path.relative_to(ROOT) for path in (ROOT / "experiments").rglob("*.toml"))
+    assert {f"secureafl/{path}" for path in shipped} <= inside
     assert {Path(name).suffix for name in inside} >= {".cu", ".css", ".html", ".json", ".gz", ".js"}
 
     site, elsewhere = fresh_environment(tmp_path / "env", wheel), tmp_path / "elsewhere"
@@ -156,4 +158,6 @@ def test_wheel_in_a_fresh_environment_runs_in_another_folder(tmp_path):
     result = run_in(elsewhere, binary / "secureafl", *command, "--out", "here", "--json", "--quiet")
     assert json.loads(result)["rounds"] == 20
     run_in(elsewhere, binary / "secureafl", "report", "here")
+    command = ["run", "quick", "--rounds", "5", "--out", "quick", "--json", "--quiet"]
+    assert json.loads(run_in(elsewhere, binary / "secureafl", *command))["attack"] == "gaussian"
     assert "<style>" in (elsewhere / "here/report/index.html").read_text()

@@ -1,12 +1,15 @@
+import dataclasses
 import math
 import re
+import tomllib
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from simulation.spies import SpyColluders, SpyOwn
 
-from secureafl.attacks import LabelFlip, Scaling
+from secureafl.attacks import LabelFlip, NoAttack, Scaling
 from secureafl.core.errors import ConfigError, SecureAflError
 from secureafl.defenses import SecureAflHardened
 from secureafl.estimators import Lbfgs
@@ -23,7 +26,7 @@ from secureafl.report.tables import read_run
 from secureafl.runs.query import results_table
 from secureafl.runtime.records import stored_experiment
 from secureafl.settings import RENAMED, name_for_files, refuse_old_names, short_name
-from secureafl.toml import parse_value, read_toml, write_toml
+from secureafl.toml import parse_value, write_toml
 
 
 def test_empty_file_is_the_papers_setting():
@@ -50,23 +53,50 @@ def test_experiment_survives_toml(tmp_path):
     assert experiment.num_malicious == 3
 
 
-_keys = st.text("abcdefghij_", min_size=1, max_size=8)
+_any_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+_keys = st.one_of(st.text("abcdefghij_", min_size=1, max_size=8), _any_text)
 _plain = st.one_of(
-    st.booleans(),
-    st.integers(-(2**63), 2**63 - 1),
-    st.floats(allow_nan=False),
-    st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
+    st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), _any_text
 )
-_values = st.one_of(
-    _plain, st.lists(_plain, max_size=3), st.dictionaries(_keys, _plain, max_size=3)
+_values = st.recursive(
+    _plain,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(_keys, inner, max_size=3)),
+    max_leaves=8,
 )
 
 
-@given(st.dictionaries(_keys, st.one_of(_values, st.dictionaries(_keys, _values, max_size=4))))
-def test_whatever_is_written_as_toml_is_read_back(tmp_path_factory, values):
-    path = tmp_path_factory.mktemp("toml") / "x.toml"
-    path.write_text(write_toml(values), encoding="utf-8")
-    assert read_toml(path) == values
+@given(st.dictionaries(_keys, _values, max_size=5))
+def test_whatever_is_written_as_toml_is_read_back(values):
+    read = tomllib.loads(write_toml(values))
+    assert read == values
+    assert repr(read) == repr(dict(sorted_tables_last(values))), "types and signs of zero as well"
+
+
+def sorted_tables_last(values):
+    return sorted(values.items(), key=lambda item: isinstance(item[1], dict))
+
+
+@given(st.floats(width=32, allow_nan=False), st.integers(-(2**63), 2**63 - 1))
+def test_numbers_of_numpy_are_written_as_numbers(real, whole):
+    values = {"a": np.float32(real), "b": np.float64(real), "c": [np.int64(whole)]}
+    assert tomllib.loads(write_toml(values)) == {"a": real, "b": real, "c": [whole]}
+
+
+@pytest.mark.parametrize("value", [None, [None], {"deep": b"bytes"}, object])
+def test_what_toml_cannot_hold_is_refused_with_its_name(value):
+    with pytest.raises(ConfigError, match=r"^mine = .*: TOML holds texts, numbers"):
+        write_toml({"table": {"mine": value}})
+
+
+@dataclasses.dataclass(frozen=True)
+class Undecided(NoAttack):
+    limit: int | None = None
+
+
+def test_own_setting_may_be_none_by_default():
+    for attack in (Undecided(), Undecided(limit=3)):
+        experiment = Experiment(attack=attack)
+        assert from_mapping(tomllib.loads(write_experiment(experiment))) == experiment
 
 
 def test_settings_without_a_kind_are_the_defaults():

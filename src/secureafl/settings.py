@@ -17,6 +17,7 @@ import difflib
 import importlib
 import math
 import sys
+import traceback
 import types
 import typing
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -62,7 +63,8 @@ def build(cls: type, given: Mapping[str, Any], tables: Mapping[type, Table], pat
     for key, value in given.items():
         here = _join(path, key)
         if key not in fields:
-            raise ConfigError(_unknown(here, did_you_mean(key, fields)))
+            remedy = _deeper(key, hints, tables, path) or did_you_mean(key, fields)
+            raise ConfigError(_unknown(here, remedy))
         if hints[key] in tables:
             values[key] = _plug_in(fields[key], hints[key], value, tables, here)
         else:
@@ -82,6 +84,15 @@ def _unknown(path: str, remedy: str) -> str:
     return f"unknown setting {path!r}{remedy}"
 
 
+def _deeper(key: str, hints: Mapping[str, Any], tables: Mapping[type, Table], path: str) -> str:
+    """The remedy for a setting that is one of a table further down: `training.learning_rate`."""
+    for name, hint in hints.items():
+        classes = tables[hint].values() if hint in tables else [hint]
+        if any(dataclasses.is_dataclass(cls) and key in _names(cls) for cls in classes):
+            return f"; did you mean '{_join(path, f'{name}.{key}')}'?"
+    return ""
+
+
 def refuse_old_names(stored: Mapping[str, Any], where: object) -> None:
     """Raise if settings that were stored by an earlier version have a name of that time."""
     for old in RENAMED:
@@ -93,10 +104,15 @@ def refuse_old_names(stored: Mapping[str, Any], where: object) -> None:
 
 
 def to_mapping(value: Any, tables: Mapping[type, Table]) -> dict[str, Any]:
-    """The mapping `build` makes the same value of; every field is spelled out."""
+    """The mapping `build` makes the same value of; every field is spelled out.
+
+    But for None as the default, of a class of the user's own: TOML has no word for it.
+    """
     out: dict[str, Any] = {}
     for field in dataclasses.fields(value):
         child = getattr(value, field.name)
+        if child is None and _default(field) is None:
+            continue
         if dataclasses.is_dataclass(child):
             named = {"kind": short_name(child)} if _plugs_in(child, tables) else {}
             child = named | to_mapping(child, tables)
@@ -150,11 +166,29 @@ def find_class(kind: str, table: Table, path: str) -> type:
         sys.path.insert(0, here)
     try:
         found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, SyntaxError, ValueError) as error:
-        raise ConfigError(f"{path} = {kind!r}: {error}") from error
+    except Exception as error:  # importing runs a file of the user's, which may raise anything
+        reason = _import_failure(module, name, error)
+        raise ConfigError(f"{path} = {kind!r}: {reason}") from error
     if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
         raise ConfigError(f"{path} = {kind!r}: make it a frozen dataclass, its fields are settings")
     return found
+
+
+def _import_failure(module: str, name: str, error: Exception) -> str:
+    """Why a class was not found: where it was looked for, what is there instead, or what failed."""
+    if module.endswith(".py"):
+        return f"name it without .py, '{module.removesuffix('.py')}:{name}'"
+    if isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]:
+        file = module.replace(".", "/") + ".py"
+        return f"{error}; no {file} in {Path.cwd()}, where the command runs, nor on PYTHONPATH"
+    if isinstance(error, AttributeError) and module in sys.modules:
+        members = vars(sys.modules[module]).items()
+        classes = [n for n, member in members if getattr(member, "__module__", "") == module]
+        return f"{error}{did_you_mean(name, classes)}"
+    if isinstance(error, ImportError | SyntaxError | ValueError):
+        return str(error)
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"
 
 
 def short_name(value: Any) -> str:

@@ -1,8 +1,13 @@
-"""TOML, read with the standard library and written for what an experiment can hold."""
+"""TOML, read with the standard library and written for what an experiment can hold.
+
+Every run writes its experiment, also where nothing can be installed, so the writer is here.
+"""
 
 from __future__ import annotations
 
 import json
+import numbers
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,21 +49,39 @@ def parse_value(text: str) -> Any:
 
 def write_toml(values: Mapping[str, Any]) -> str:
     """Plain values first, then one [table] each; tables inside tables are written inline."""
-    plain = [f"{k} = {_inline(v)}" for k, v in values.items() if not isinstance(v, Mapping)]
+    plain = [_line(k, v) for k, v in values.items() if not isinstance(v, Mapping)]
     tables = [
-        "\n".join([f"\n[{name}]", *(f"{k} = {_inline(v)}" for k, v in table.items())])
+        "\n".join([f"\n[{_key(name)}]", *(_line(k, v) for k, v in table.items())])
         for name, table in values.items()
         if isinstance(table, Mapping)
     ]
     return "\n".join([*plain, *tables]) + "\n"
 
 
+def _line(key: str, value: Any) -> str:
+    try:
+        return f"{_key(key)} = {_inline(value)}"
+    except TypeError as error:
+        raise ConfigError(f"{key} = {value!r}: {error}") from None
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _inline(key)
+
+
 def _inline(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{k} = {_inline(v)}" for k, v in value.items()) + " }"
+        return "{ " + ", ".join(f"{_key(k)} = {_inline(v)}" for k, v in value.items()) + " }"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_inline, value)) + "]"
     if isinstance(value, str):
         # JSON strings are TOML strings, but for DEL, which TOML wants escaped.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return str(value).lower() if isinstance(value, bool) else repr(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    # NumPy's numbers too, which call themselves np.float64(0.1).
+    if isinstance(value, numbers.Integral):
+        return str(int(value))
+    if isinstance(value, numbers.Real):
+        return repr(float(value))
+    raise TypeError("TOML holds texts, numbers, true or false, lists and tables")

@@ -91,6 +91,20 @@ def test_version_is_printed(cli):
     assert cli.run_here("--version") == (0, f"secureafl {secureafl.__version__}\n", "")
 
 
+@pytest.mark.parametrize("name", ["quick", "experiments/quick.toml"])
+def test_experiment_that_ships_is_found_in_any_folder(cli, name):
+    words = ("--rounds", "2", "--clients", "4", "--set", "evaluation.late=1", "--out", "out")
+    assert cli.run_here("run", name, *words, "--quiet") == (0, "", "")
+    written = tomllib.loads((cli.folder / "out" / "experiment.toml").read_text())
+    assert (written["seed"], written["attack"]["kind"]) == (1, "gaussian")
+
+
+def test_own_file_comes_before_one_that_ships(cli):
+    (cli.folder / "experiments").mkdir()
+    (cli.folder / "experiments" / "quick.toml").write_text("rounds = 0\n")
+    assert "rounds = 0" in cli.refused("run", "experiments/quick.toml")
+
+
 @pytest.mark.parametrize(("malicious", "told"), [(3, ""), (4, "4 of 6 clients are malicious")])
 def test_majority_of_malicious_clients_is_told(cli, malicious, told):
     words = ("run", "tiny.toml", "--rounds", "3", "--attack", "gaussian", "--out", "out")

@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
+import click
 import typer
 
 from secureafl import __version__
@@ -19,7 +20,7 @@ from secureafl.cli.check import EXAMPLE as CHECK_EXAMPLE
 from secureafl.cli.check import check
 from secureafl.cli.dashboard import EXAMPLE as DASHBOARD_EXAMPLE
 from secureafl.cli.dashboard import dashboard
-from secureafl.cli.given import settings_given
+from secureafl.cli.given import find_file, settings_given
 from secureafl.cli.options import DEVICE
 from secureafl.cli.redteam import EXAMPLE as REDTEAM_EXAMPLE
 from secureafl.cli.redteam import redteam
@@ -38,7 +39,6 @@ app = typer.Typer(
     help="Asynchronous federated learning that stands poisoning.",
     epilog="Start with: secureafl run --rounds 300 --clients 10 --attack gaussian",
     no_args_is_help=True,
-    add_completion=False,
     suggest_commands=False,  # click does so already
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -91,20 +91,32 @@ class Kernels(StrEnum):
 
 
 File = Annotated[
-    Path | None, typer.Argument(help="Experiment file; without one, the paper's setting.")
+    Path | None,
+    typer.Argument(help="Experiment file, or one that ships: quick. None: the paper's setting."),
 ]
-Defense = Annotated[str | None, typer.Option(help="Defence, as in 'secureafl list defenses'.")]
-Attack = Annotated[str | None, typer.Option(help="Attack, as in 'secureafl list attacks'.")]
-Task = Annotated[str | None, typer.Option(help="Task, as in 'secureafl list tasks'.")]
-Rounds = Annotated[int | None, typer.Option(help="Arrivals to simulate.")]
-Clients = Annotated[int | None, typer.Option(help="Number of clients.")]
-Seed = Annotated[int | None, typer.Option(help="Everything random follows from it.")]
+Defense = Annotated[
+    str | None, typer.Option(metavar="DEFENSE", help="Defence, as in 'secureafl list defenses'.")
+]
+Attack = Annotated[
+    str | None, typer.Option(metavar="ATTACK", help="Attack, as in 'secureafl list attacks'.")
+]
+Task = Annotated[
+    str | None, typer.Option(metavar="TASK", help="Task, as in 'secureafl list tasks'.")
+]
+Rounds = Annotated[int | None, typer.Option(metavar="ROUNDS", help="Arrivals to simulate.")]
+Clients = Annotated[int | None, typer.Option(metavar="NUMBER", help="Number of clients.")]
+Seed = Annotated[
+    int | None, typer.Option(metavar="SEED", help="Everything random follows from it.")
+]
 Where = Annotated[str | None, DEVICE]
 WithKernels = Annotated[
     Kernels | None,
     typer.Option(help="Force plain torch, or what is compiled for a CPU or GPU."),
 ]
-DataDir = Annotated[str | None, typer.Option(help="Folder of the data set; 'embedded': the slice.")]
+DataDir = Annotated[
+    str | None,
+    typer.Option(metavar="FOLDER", help="Folder of the data set; 'embedded': the slice."),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any other setting: --set defense.alpha=0.7"),
@@ -114,7 +126,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JS
 CheckpointSeconds = Annotated[
     float,
     typer.Option(
-        min=0, help="Time between checkpoints; more where saving them would slow the run down."
+        metavar="SECONDS",
+        min=0,
+        help="Time between checkpoints; more where saving them would slow the run down.",
     ),
 ]
 
@@ -135,7 +149,7 @@ def run(
     kernels: WithKernels = None,
     data_dir: DataDir = None,
     set_: Set = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder to make.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Run folder to make.")] = None,
     checkpoint_seconds: CheckpointSeconds = 60.0,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -180,8 +194,12 @@ def resume(
 )
 def compare(
     file: File = None,
-    defenses: Annotated[str, typer.Option(help="Defences, with commas between.")] = "",
-    attacks: Annotated[str, typer.Option(help="Attacks, with commas between.")] = "",
+    defenses: Annotated[
+        str, typer.Option(metavar="DEFENSES", help="Defences, with commas between.")
+    ] = "",
+    attacks: Annotated[
+        str, typer.Option(metavar="ATTACKS", help="Attacks, with commas between.")
+    ] = "",
     rounds: Rounds = None,
     clients: Clients = None,
     seed: Seed = None,
@@ -190,10 +208,16 @@ def compare(
     data_dir: DataDir = None,
     set_: Set = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the runs; one begun before is gone on with.")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Folder for the runs; one begun before is gone on with."
+        ),
     ] = None,
     workers: Annotated[
-        int, typer.Option(min=0, help="Runs at a time; 0: one per core, or 32 on a GPU.")
+        int,
+        typer.Option(
+            metavar="NUMBER", min=0, help="Runs at a time; 0: one per core, or 32 on a GPU."
+        ),
     ] = 0,
     checkpoint_seconds: CheckpointSeconds = 60.0,
     quiet: Quiet = False,
@@ -222,13 +246,19 @@ def compare(
 def sweep(
     file: Annotated[Path, typer.Argument(metavar="GRID", help="Grid file, see docs/sweeps.md.")],
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the runs; default: runs/ and the grid's name.")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Folder for the runs; default: runs/ and the grid's name."
+        ),
     ] = None,
     engine: Annotated[Engine, typer.Option(help="Where cells run.")] = Engine.local,
     workers: Annotated[
-        int, typer.Option(min=0, help="Cells (jobs on a cluster) at a time; 0: as many as fit.")
+        int,
+        typer.Option(
+            metavar="NUMBER", min=0, help="Cells (jobs on a cluster) at a time; 0: as many as fit."
+        ),
     ] = 0,
-    seeds: Annotated[str, typer.Option(help="Seeds, as 0-4 or 0,1,2.")] = "",
+    seeds: Annotated[str, typer.Option(metavar="SEEDS", help="Seeds, as 0-4 or 0,1,2.")] = "",
     rounds: Rounds = None,
     device: Where = None,
     data_dir: DataDir = None,
@@ -240,7 +270,7 @@ def sweep(
     from secureafl.cli.sweeping import print_table, run_with_progress
     from secureafl.sweep.grid import parse_seeds, read_grid
 
-    grid = read_grid(file)
+    grid = read_grid(find_file(file))
     grid = grid.with_seeds(parse_seeds(seeds)) if seeds else grid
     cells = grid.cells(settings_given({"rounds": rounds, "device": device}, data_dir, set_))
     folder = out or Path("runs") / file.stem
@@ -261,7 +291,8 @@ def report(
         list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of them.")
     ],
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the page; default: RUN/report.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Folder for the page; default: RUN/report."),
     ] = None,
 ) -> None:
     """Make one self-contained HTML page, its figures and its tables, of runs finished or not."""
@@ -304,12 +335,12 @@ app.add_typer(deploy.keys, name="keys", no_args_is_help=True)
 def _read(file: Path | None) -> dict[str, Any]:
     from secureafl.experiment import read_settings
 
-    return read_settings(file) if file else {}
+    return read_settings(find_file(file)) if file else {}
 
 
 def _follow(recording: Any, quiet: bool, as_json: bool) -> None:
     """Show a run's progress to its end, or stop it cleanly when asked to."""
-    from secureafl.cli.screen import note_majority
+    from secureafl.cli.screen import clock, note_majority
     from secureafl.library.running import follow
 
     path = recording.folder.path
@@ -320,7 +351,7 @@ def _follow(recording: Any, quiet: bool, as_json: bool) -> None:
         raise typer.Exit(130)
     if not quiet:
         rounds = recording.simulation.experiment.rounds
-        print(f"finished: {rounds:,} rounds in {_clock(recording.seconds)}", file=sys.stderr)
+        print(f"finished: {rounds:,} rounds in {clock(recording.seconds)}", file=sys.stderr)
     _say_result(path, quiet, as_json)
 
 
@@ -336,13 +367,6 @@ def _say_result(path: Path, quiet: bool, as_json: bool) -> None:
         print(f"run folder: {path}\nreport:     secureafl report {path}")
 
 
-def _clock(seconds: float) -> str:
-    """A time for people: 4.2 s, or hours, minutes and seconds."""
-    whole = int(seconds)
-    clock = f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
-    return clock if seconds >= 60 else f"{seconds:.1f} s"
-
-
 def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
@@ -353,11 +377,19 @@ def main() -> None:
     Exit codes: 0 done, 1 failed, 2 something was given that is wrong, 130 stopped.
     """
     try:
-        app()
+        sys.exit(app(standalone_mode=False) or 0)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        sys.exit(2)
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "secureafl"
+        words = error.format_message().rstrip(".").split()
+        print("error:", *words, f"(see '{command} --help')", file=sys.stderr)
+        sys.exit(2)
     except SecureAflError as error:
         print("error:", *str(error).split(), file=sys.stderr)  # one line, whatever it quotes
         sys.exit(2 if isinstance(error, ConfigError | NoRunError) else 1)
     except BrokenPipeError:
         sys.exit(1)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, click.Abort):
         sys.exit(130)

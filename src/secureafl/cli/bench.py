@@ -35,17 +35,28 @@ Kernels = Literal["auto", "reference", "cpu", "gpu"]
 
 def bench(
     clients: Annotated[
-        str, typer.Option(help="Numbers of clients; the first is the main case's.")
+        str,
+        typer.Option(metavar="NUMBERS", help="Numbers of clients; the first is the main case's."),
     ] = "50,100,300,1000",
     sizes: Annotated[
-        str, typer.Option(help="Numbers of parameters; the first is the main case's.")
+        str,
+        typer.Option(
+            metavar="NUMBERS", help="Numbers of parameters; the first is the main case's."
+        ),
     ] = "139960,500000,1000000",
-    buffers: Annotated[str, typer.Option(help="Numbers of pairs remembered per client.")] = "1,3,5",
+    buffers: Annotated[
+        str, typer.Option(metavar="NUMBERS", help="Numbers of pairs remembered per client.")
+    ] = "1,3,5",
     device: Annotated[str, DEVICE] = "auto",
     kernels: Annotated[Kernels, typer.Option(help="Version of the hot operations.")] = "auto",
-    threads: Annotated[int, typer.Option(help="For the CPU; 0: as many as torch likes.")] = 0,
+    threads: Annotated[
+        int, typer.Option(metavar="NUMBER", help="For the CPU; 0: as many as torch likes.")
+    ] = 0,
     out: Annotated[
-        Path, typer.Option(help="Folder for bench.json and bench.png; earlier ones are replaced.")
+        Path,
+        typer.Option(
+            metavar="FOLDER", help="Folder for bench.json and bench.png; earlier ones are replaced."
+        ),
     ] = Path("runs/bench"),
     quick: Annotated[bool, typer.Option("--quick", help="The main case and peers only.")] = False,
 ) -> None:

@@ -17,9 +17,14 @@ def dashboard(
         Path, typer.Argument(metavar="RUN-OR-FOLDER", help="A run folder, or a folder of them.")
     ],
     host: Annotated[
-        str, typer.Option(help="Address to serve on; others than this machine's need a token.")
+        str,
+        typer.Option(
+            metavar="ADDRESS", help="Address to serve on; others than this machine's need a token."
+        ),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free one.")] = 8484,
+    port: Annotated[
+        int, typer.Option(metavar="PORT", min=0, max=65535, help="Port; 0: any free one.")
+    ] = 8484,
 ) -> None:
     """Show runs, live or finished, on a web page: curves, filter, and every client by suspicion.
 

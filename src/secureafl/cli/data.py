@@ -27,12 +27,18 @@ class Named(StrEnum):
 
 
 def data(
-    task: Annotated[Named | None, typer.Argument(help="One of them; without it, all.")] = None,
+    task: Annotated[
+        Named | None,
+        typer.Argument(metavar="TASK", help=f"{', '.join(Named)}; without one, all."),
+    ] = None,
     download: Annotated[
         bool, typer.Option("--download", help="Fetch it from its own site if it is not there.")
     ] = False,
     data_dir: Annotated[
-        Path | None, typer.Option(help="Folder of the data sets; default: SECUREAFL_DATA, or data.")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Folder of the data sets; default: SECUREAFL_DATA, or data."
+        ),
     ] = None,
 ) -> None:
     """Show which data sets are found where, check them, and fetch what is missing."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from secureafl.cli.given import find_file
 from secureafl.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Protected(StrEnum):
 
 keys = typer.Typer(help="Keys of nodes: make, register, list, revoke. Certificates: make, renew.")
 
-Run = Annotated[Path, typer.Option(help="Run folder of the server.")]
+Run = Annotated[Path, typer.Option(metavar="RUN", help="Run folder of the server.")]
 
 
 def serve(
@@ -45,11 +46,17 @@ def serve(
         Path, typer.Argument(help="Experiment file; \\[deployment] is for the server.")
     ],
     out: Annotated[
-        Path | None, typer.Option(help="Run folder; one begun before is gone on with.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Run folder; one begun before is gone on with."),
     ] = None,
-    address: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1:8000",
+    address: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where to listen.")
+    ] = "127.0.0.1:8000",
     certificates: Annotated[
-        Path | None, typer.Option(help="Folder of 'secureafl keys ca': TLS, and nodes need keys.")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Folder of 'secureafl keys ca': TLS, and nodes need keys."
+        ),
     ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Let anybody in, unencrypted, from anywhere.")
@@ -71,7 +78,7 @@ def serve(
     from secureafl.sweep.cells import stop_signals
 
     where = make_address(address, certificates, insecure)
-    experiment, options = read_file(file)
+    experiment, options = read_file(find_file(file))
     path = out or Path("runs") / file.stem
     if (path / RESULT).is_file():
         print(f"{path}: finished")
@@ -109,7 +116,7 @@ def _watch(service: Service, rounds: int, quiet: bool, told: list[int]) -> None:
 
 def backup(
     run: Annotated[Path, typer.Argument(help="Run folder of a server, which may be at work.")],
-    to: Annotated[Path, typer.Argument(help="Folder to make.")],
+    to: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to make.")],
 ) -> None:
     """Copy a served run; 'secureafl serve --out' with the copy goes on from there."""
     _require_flower()
@@ -119,18 +126,33 @@ def backup(
 
 
 def join(
-    server: Annotated[str, typer.Option(help="Where the server listens, HOST:PORT.")],
+    server: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where the server listens, HOST:PORT.")
+    ],
     data: Annotated[
-        str, typer.Option(help="Folder of the own data; 'dealt': a share of the task's, for tests.")
+        str,
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder of the own data; 'dealt': a share of the task's, for tests.",
+        ),
     ] = "dealt",
-    ca: Annotated[Path | None, typer.Option(help="Certificate of who vouches for it.")] = None,
-    key: Annotated[Path | None, typer.Option(help="Own private key, see 'secureafl keys'.")] = None,
+    ca: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Certificate of who vouches for it.")
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Own private key, see 'secureafl keys'.")
+    ] = None,
     clip: Annotated[
         float,
-        typer.Option(min=0, help="Cut what is protected to this norm; 0: as the server says."),
+        typer.Option(
+            metavar="NORM", min=0, help="Cut what is protected to this norm; 0: as the server says."
+        ),
     ] = 0.0,
     noise: Annotated[
-        float, typer.Option(min=0, help="Noise added: standard deviation, in units of --clip.")
+        float,
+        typer.Option(
+            metavar="FACTOR", min=0, help="Noise added: standard deviation, in units of --clip."
+        ),
     ] = 0.0,
     protect: Annotated[
         Protected, typer.Option(help="What is protected: one sample, or all of this client's.")
@@ -143,7 +165,10 @@ def join(
         ),
     ] = None,
     attack: Annotated[
-        str, typer.Option(help="FOR TESTS: play this attack, and say so to the server.")
+        str,
+        typer.Option(
+            metavar="ATTACK", help="FOR TESTS: play this attack, and say so to the server."
+        ),
     ] = "",
     set_: Annotated[
         list[str] | None,
@@ -156,9 +181,11 @@ def join(
     """Take part with this machine's data until stopped, through cuts and restarts."""
     _require_flower()
     from secureafl.deployment.join import ClientService
+    from secureafl.deployment.processes import split_address
     from secureafl.deployment.worker import options_from
     from secureafl.sweep.cells import stop_signals
 
+    split_address(server)  # a wrong one shows here, not in a node that is started again and again
     client_options: dict[str, Any] = {"data": data, "attack": _attack(attack, set_ or [])}
     client_options["allow"] = allow or []
     if clip or noise:
@@ -215,7 +242,8 @@ def make(name: Annotated[Path, typer.Argument(help="File of the private key.")])
 
 @keys.command("register", epilog="Example: secureafl keys register alice.pub --run runs/real")
 def register(
-    public: Annotated[Path, typer.Argument(help="Public key, a .pub file.")], run: Run
+    public: Annotated[Path, typer.Argument(metavar="FILE", help="Public key, a .pub file.")],
+    run: Run,
 ) -> None:
     """Let a key's owner join a run, running or not."""
     _require_flower()
@@ -250,7 +278,8 @@ def list_(run: Run) -> None:
 def ca(
     folder: Annotated[Path, typer.Argument(help="Folder to make.")],
     host: Annotated[
-        list[str] | None, typer.Option(help="Name or address clients use; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="ADDRESS", help="Name or address clients use; may be repeated."),
     ] = None,
 ) -> None:
     """Make a certificate authority of one's own, and the server's certificate."""
@@ -265,7 +294,8 @@ def ca(
 def renew(
     folder: Annotated[Path, typer.Argument(help="Folder of 'secureafl keys ca', with ca.key.")],
     host: Annotated[
-        list[str] | None, typer.Option(help="Other names or addresses than before.")
+        list[str] | None,
+        typer.Option(metavar="ADDRESS", help="Other names or addresses than before."),
     ] = None,
 ) -> None:
     """Make another certificate of the server by the same authority; clients need nothing new."""

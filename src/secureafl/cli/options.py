@@ -10,8 +10,11 @@ DEVICE = typer.Option(
     metavar="DEVICE", help="Where to compute: auto, cpu, cuda, or one GPU of several, cuda:1."
 )
 Workers = Annotated[
-    int, typer.Option(min=0, help="Runs (jobs on a cluster) at a time; 0: as many as fit.")
+    int,
+    typer.Option(
+        metavar="NUMBER", min=0, help="Runs (jobs on a cluster) at a time; 0: as many as fit."
+    ),
 ]
 CheckpointSeconds = Annotated[
-    float, typer.Option(min=0, help="Save a checkpoint of each run this often.")
+    float, typer.Option(metavar="SECONDS", min=0, help="Save a checkpoint of each run this often.")
 ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from secureafl.cli.given import settings_given
+from secureafl.cli.given import find_file, settings_given
 from secureafl.cli.options import DEVICE, CheckpointSeconds, Engine, EngineName, Workers
 from secureafl.cli.stopping import stoppable
 from secureafl.core.errors import ConfigError
@@ -40,29 +40,38 @@ def redteam(
     malicious: Annotated[
         str | None,
         typer.Option(
+            metavar="SHARE",
             help="Share of malicious clients, up to 0.5; else the file's, or 0.2. Several with "
-            "commas between: a search each."
+            "commas between: a search each.",
         ),
     ] = None,
-    budget: Annotated[int, typer.Option(help="Attacks to try, each in a short run.")] = 200,
+    budget: Annotated[
+        int, typer.Option(metavar="NUMBER", help="Attacks to try, each in a short run.")
+    ] = 200,
     against: Annotated[
         Literal["error", "asr"],
         typer.Option(help="What to make large: the test error, or a backdoor's success rate."),
     ] = "error",
     seeds: Annotated[
-        str, typer.Option(help="Held-out seeds, for the score only; as 101-103.")
+        str, typer.Option(metavar="SEEDS", help="Held-out seeds, for the score only; as 101-103.")
     ] = "101-103",
-    search_seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
+    search_seed: Annotated[int, typer.Option(metavar="SEED", help="Seed of the search.")] = 0,
     blind: Annotated[
         bool, typer.Option("--blind", help="Begin at random, not with the attacks as they come.")
     ] = False,
     fast: Annotated[
         bool, typer.Option("--fast", help="Scaled down: minutes on two cores, to see how it works.")
     ] = False,
-    rounds: Annotated[int | None, typer.Option(help="Arrivals in a run of full length.")] = None,
-    clients: Annotated[int | None, typer.Option(help="Number of clients.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(metavar="ROUNDS", help="Arrivals in a run of full length.")
+    ] = None,
+    clients: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="Number of clients.")
+    ] = None,
     device: Annotated[str | None, DEVICE] = None,
-    data_dir: Annotated[str | None, typer.Option(help="Folder of the data set.")] = None,
+    data_dir: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Folder of the data set.")
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any other setting of the experiment."),
@@ -71,7 +80,10 @@ def redteam(
     workers: Workers = 0,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder of the search, or of several; one begun before is gone on with."),
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder of the search, or of several; one begun before is gone on with.",
+        ),
     ] = None,
     checkpoint_seconds: CheckpointSeconds = 60.0,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")] = False,
@@ -112,7 +124,7 @@ def _bases(
     from secureafl.redteam.plan import fast_settings
     from secureafl.sweep.grid import cross
 
-    values = read_settings(file) if file else {}
+    values = read_settings(find_file(file)) if file else {}
     found: list[Experiment] = []
     for share in shares:
         wanted = {**changes} if share is None else {**changes, "malicious": share}

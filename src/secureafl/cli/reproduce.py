@@ -26,25 +26,39 @@ def reproduce(
             "malicious-fraction, delay, non-iid or clients."
         ),
     ],
-    task: Annotated[str, typer.Option(help="Task, for main and asyncdefender.")] = "fashion_mnist",
+    task: Annotated[
+        str, typer.Option(metavar="TASK", help="Task, for main and asyncdefender.")
+    ] = "fashion_mnist",
     seeds: Annotated[
-        str, typer.Option(help="Seeds, as 0-4 or 0,1,2; default: 0-4, or 0 with --fast.")
+        str,
+        typer.Option(
+            metavar="SEEDS", help="Seeds, as 0-4 or 0,1,2; default: 0-4, or 0 with --fast."
+        ),
     ] = "",
-    rounds: Annotated[int, typer.Option(min=0, help="Arrivals; 0: as many as the paper.")] = 0,
+    rounds: Annotated[
+        int, typer.Option(metavar="ROUNDS", min=0, help="Arrivals; 0: as many as the paper.")
+    ] = 0,
     methods: Annotated[
-        str, typer.Option(help="Defences (or other rows), with commas between; default: all.")
+        str,
+        typer.Option(
+            metavar="DEFENSES", help="Defences (or other rows), with commas between; default: all."
+        ),
     ] = "",
-    attacks: Annotated[str, typer.Option(help="Attacks, with commas between.")] = "",
+    attacks: Annotated[
+        str, typer.Option(metavar="ATTACKS", help="Attacks, with commas between.")
+    ] = "",
     fast: Annotated[
         bool, typer.Option("--fast", help="Scaled down: minutes on two cores; the page says so.")
     ] = False,
     device: Annotated[str, DEVICE] = "auto",
-    data_dir: Annotated[str, typer.Option(help="Folder of the data set.")] = "",
+    data_dir: Annotated[str, typer.Option(metavar="FOLDER", help="Folder of the data set.")] = "",
     engine: Engine = "local",
     workers: Workers = 0,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for runs and page; one begun before is gone on with."),
+        typer.Option(
+            metavar="FOLDER", help="Folder for runs and page; one begun before is gone on with."
+        ),
     ] = None,
     page_only: Annotated[
         bool, typer.Option("--page-only", help="Run nothing; make the page of what is there.")

@@ -22,11 +22,15 @@ def results(
     ] = None,
     runs: Annotated[
         list[Path] | None,
-        typer.Option(help="Folder searched for run folders; may be given several times."),
+        typer.Option(
+            metavar="FOLDER", help="Folder searched for run folders; may be given several times."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, an object per row.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Write a .parquet or .csv file instead.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a .parquet or .csv file instead.")
+    ] = None,
 ) -> None:
     """Ask all run folders at once, in SQL: a row of 'runs' per run, of 'evaluations' per figure."""
     from secureafl.cli.screen import runs_in

@@ -72,3 +72,10 @@ def print_comparison(folders: list[Path]) -> None:
 
 def _thinned(values: list[float]) -> list[float]:
     return values[:: max(1, -(-len(values) // _CURVE))]
+
+
+def clock(seconds: float) -> str:
+    """A time for people: 4.2 s, or hours, minutes and seconds."""
+    whole = int(seconds)
+    clock = f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+    return clock if seconds >= 60 else f"{seconds:.1f} s"

@@ -13,11 +13,14 @@ EXAMPLE = "Example: secureafl theory --seeds 0-4 --rounds 1500 --out runs/theory
 
 
 def theory(
-    seeds: Annotated[str, typer.Option(help="Such as 0-4, or 1,3,8.")] = "0-4",
-    rounds: Annotated[int, typer.Option(min=100, help="Arrivals in each run.")] = 1500,
-    clients: Annotated[int, typer.Option(min=5, help="Number of clients.")] = 20,
+    seeds: Annotated[str, typer.Option(metavar="SEEDS", help="Such as 0-4, or 1,3,8.")] = "0-4",
+    rounds: Annotated[
+        int, typer.Option(metavar="ROUNDS", min=100, help="Arrivals in each run.")
+    ] = 1500,
+    clients: Annotated[int, typer.Option(metavar="NUMBER", min=5, help="Number of clients.")] = 20,
     out: Annotated[
-        Path, typer.Option(help="Folder for the page; an earlier one is replaced.")
+        Path,
+        typer.Option(metavar="FOLDER", help="Folder for the page; an earlier one is replaced."),
     ] = Path("runs/theory"),
 ) -> None:
     """Check the convergence bound of the paper's Theorem 1, inside its conditions and outside.
