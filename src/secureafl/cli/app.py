@@ -90,6 +90,14 @@ class Kernels(StrEnum):
     gpu = "gpu"
 
 
+class Tracking(StrEnum):
+    """Where figures go beside the run folder."""
+
+    mlflow = "mlflow"
+    tensorboard = "tensorboard"
+    wandb = "wandb"
+
+
 File = Annotated[
     Path | None, typer.Argument(help="Experiment file; without one, the paper's setting.")
 ]
@@ -108,6 +116,10 @@ DataDir = Annotated[str | None, typer.Option(help="Folder of the data set; 'embe
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any other setting: --set defense.alpha=0.7"),
+]
+Track = Annotated[
+    list[Tracking] | None,
+    typer.Option(help="Log figures there too, see docs/library.md; may be given more than once."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
@@ -137,6 +149,7 @@ def run(
     set_: Set = None,
     out: Annotated[Path | None, typer.Option(help="Run folder to make.")] = None,
     checkpoint_seconds: CheckpointSeconds = 60.0,
+    track: Track = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -151,13 +164,15 @@ def run(
     changes = settings_given(plain, data_dir, set_)
     experiment = from_mapping(with_settings(_read(file), changes))
     path = out or free_folder(Path("runs"), run_name(experiment))
-    _follow(start_run(experiment, path, checkpoint_seconds), quiet, as_json)
+    callbacks = _trackers(track)  # first: a library may be missing
+    _follow(start_run(experiment, path, checkpoint_seconds), quiet, as_json, callbacks)
 
 
 @app.command(epilog="Example: secureafl resume runs/first")
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
     checkpoint_seconds: CheckpointSeconds = 60.0,
+    track: Track = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -171,7 +186,8 @@ def resume(
         return
     from secureafl.simulation.run import resume_run
 
-    _follow(resume_run(folder, checkpoint_seconds), quiet, as_json)
+    callbacks = _trackers(track)
+    _follow(resume_run(folder, checkpoint_seconds), quiet, as_json, callbacks)
 
 
 @app.command(
@@ -196,6 +212,7 @@ def compare(
         int, typer.Option(min=0, help="Runs at a time; 0: one per core, or 32 on a GPU.")
     ] = 0,
     checkpoint_seconds: CheckpointSeconds = 60.0,
+    track: Track = None,
     quiet: Quiet = False,
 ) -> None:
     """Run an experiment with several defences and attacks side by side, and make a report."""
@@ -210,7 +227,9 @@ def compare(
     name = f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = out or free_folder(Path("runs"), name)
     with stoppable(f"the same command with --out {folder} goes on"):
-        finished = run_with_progress(cells, folder, "local", workers, checkpoint_seconds, quiet)
+        finished = run_with_progress(
+            cells, folder, "local", workers, checkpoint_seconds, quiet, _trackers(track)
+        )
     report_comparison(finished, folder, quiet)
     if len(finished) < len(cells):
         raise typer.Exit(1)
@@ -234,6 +253,7 @@ def sweep(
     data_dir: DataDir = None,
     set_: Set = None,
     checkpoint_seconds: CheckpointSeconds = 60.0,
+    track: Track = None,
     quiet: Quiet = False,
 ) -> None:
     """Run every cell of a grid that has no result yet; the same command goes on after a kill."""
@@ -246,7 +266,7 @@ def sweep(
     folder = out or Path("runs") / file.stem
     with stoppable("the same command goes on"):
         finished = run_with_progress(
-            cells, folder, engine.value, workers, checkpoint_seconds, quiet
+            cells, folder, engine.value, workers, checkpoint_seconds, quiet, _trackers(track)
         )
     if finished and not quiet:
         print_table(finished, folder)
@@ -307,7 +327,13 @@ def _read(file: Path | None) -> dict[str, Any]:
     return read_settings(file) if file else {}
 
 
-def _follow(recording: Any, quiet: bool, as_json: bool) -> None:
+def _trackers(names: list[Tracking] | None) -> list[Any]:
+    from secureafl.tracking import TRACKERS
+
+    return [TRACKERS[name]() for name in names or ()]
+
+
+def _follow(recording: Any, quiet: bool, as_json: bool, callbacks: list[Any]) -> None:
     """Show a run's progress to its end, or stop it cleanly when asked to."""
     from secureafl.cli.screen import note_majority
     from secureafl.library.running import follow
@@ -315,7 +341,7 @@ def _follow(recording: Any, quiet: bool, as_json: bool) -> None:
     path = recording.folder.path
     if not quiet:
         note_majority([recording.simulation.experiment])
-    if not follow(recording, quiet):
+    if not follow(recording, quiet, callbacks):
         print(f"stopped; go on with: secureafl resume {path}", file=sys.stderr)
         raise typer.Exit(130)
     if not quiet:
