@@ -63,6 +63,8 @@ def brief(**given):
 
 @pytest.mark.parametrize(("page", "block"), cases("python"))
 def test_python_in_a_block_runs(page, block, tmp_path, make_run, monkeypatch):
+    if "tracking.TensorBoard" in block:
+        pytest.importorskip("tensorboard")
     make_run("one")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(ROOT / "examples")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from secureafl import partitions as partitions
     from secureafl import tasks as tasks
     from secureafl import testing as testing
+    from secureafl import tracking as tracking
     from secureafl.attacks.trigger import TriggerAttack as TriggerAttack
     from secureafl.core.errors import ConfigError as ConfigError
     from secureafl.core.errors import DataError as DataError
@@ -87,6 +88,7 @@ if TYPE_CHECKING:
     from secureafl.tasks.classification import Classification as Classification
     from secureafl.tasks.in_memory import from_datasets as from_datasets
     from secureafl.tasks.in_memory import from_tensors as from_tensors
+    from secureafl.tracking.callback import Callback as Callback
 
 __version__ = "0.2.0"
 
@@ -119,6 +121,7 @@ _NAMES = {
     "simulation.simulator": "simulate",
     "tasks.classification": "Classification",
     "tasks.in_memory": "from_datasets from_tensors",
+    "tracking.callback": "Callback",
 }
 _HOMES = {name: f"secureafl.{module}" for module, names in _NAMES.items() for name in names.split()}
 _FOLDERS = [
@@ -130,6 +133,7 @@ _FOLDERS = [
     "partitions",
     "tasks",
     "testing",
+    "tracking",
 ]
 
 __all__ = sorted([*_HOMES, *_FOLDERS])

@@ -90,6 +90,14 @@ class Kernels(StrEnum):
     gpu = "gpu"
 
 
+class Tracking(StrEnum):
+    """Where figures go beside the run folder."""
+
+    mlflow = "mlflow"
+    tensorboard = "tensorboard"
+    wandb = "wandb"
+
+
 File = Annotated[
     Path | None,
     typer.Argument(help="Experiment file, or one that ships: quick. None: the paper's setting."),
@@ -121,6 +129,10 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any other setting: --set defense.alpha=0.7"),
 ]
+Track = Annotated[
+    list[Tracking] | None,
+    typer.Option(help="Log figures there too, see docs/library.md; may be given more than once."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 CheckpointSeconds = Annotated[
@@ -151,6 +163,7 @@ def run(
     set_: Set = None,
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Run folder to make.")] = None,
     checkpoint_seconds: CheckpointSeconds = 60.0,
+    track: Track = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -165,13 +178,15 @@ def run(
     changes = settings_given(plain, data_dir, set_)
     experiment = from_mapping(with_settings(_read(file), changes))
     path = out or free_folder(Path("runs"), run_name(experiment))
-    _follow(start_run(experiment, path, checkpoint_seconds), quiet, as_json)
+    callbacks = _trackers(track)  # first: a library may be missing
+    _follow(start_run(experiment, path, checkpoint_seconds), quiet, as_json, callbacks)
 
 
 @app.command(epilog="Example: secureafl resume runs/first")
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
     checkpoint_seconds: CheckpointSeconds = 60.0,
+    track: Track = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -185,7 +200,8 @@ def resume(
         return
     from secureafl.simulation.run import resume_run
 
-    _follow(resume_run(folder, checkpoint_seconds), quiet, as_json)
+    callbacks = _trackers(track)
+    _follow(resume_run(folder, checkpoint_seconds), quiet, as_json, callbacks)
 
 
 @app.command(
@@ -220,6 +236,7 @@ def compare(
         ),
     ] = 0,
     checkpoint_seconds: CheckpointSeconds = 60.0,
+    track: Track = None,
     quiet: Quiet = False,
 ) -> None:
     """Run an experiment with several defences and attacks side by side, and make a report."""
@@ -234,7 +251,9 @@ def compare(
     name = f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = out or free_folder(Path("runs"), name)
     with stoppable(f"the same command with --out {folder} goes on"):
-        finished = run_with_progress(cells, folder, "local", workers, checkpoint_seconds, quiet)
+        finished = run_with_progress(
+            cells, folder, "local", workers, checkpoint_seconds, quiet, _trackers(track)
+        )
     report_comparison(finished, folder, quiet)
     if len(finished) < len(cells):
         raise typer.Exit(1)
@@ -264,6 +283,7 @@ def sweep(
     data_dir: DataDir = None,
     set_: Set = None,
     checkpoint_seconds: CheckpointSeconds = 60.0,
+    track: Track = None,
     quiet: Quiet = False,
 ) -> None:
     """Run every cell of a grid that has no result yet; the same command goes on after a kill."""
@@ -276,7 +296,7 @@ def sweep(
     folder = out or Path("runs") / file.stem
     with stoppable("the same command goes on"):
         finished = run_with_progress(
-            cells, folder, engine.value, workers, checkpoint_seconds, quiet
+            cells, folder, engine.value, workers, checkpoint_seconds, quiet, _trackers(track)
         )
     if finished and not quiet:
         print_table(finished, folder)
@@ -338,7 +358,13 @@ def _read(file: Path | None) -> dict[str, Any]:
     return read_settings(find_file(file)) if file else {}
 
 
-def _follow(recording: Any, quiet: bool, as_json: bool) -> None:
+def _trackers(names: list[Tracking] | None) -> list[Any]:
+    from secureafl.tracking import TRACKERS
+
+    return [TRACKERS[name]() for name in names or ()]
+
+
+def _follow(recording: Any, quiet: bool, as_json: bool, callbacks: list[Any]) -> None:
     """Show a run's progress to its end, or stop it cleanly when asked to."""
     from secureafl.cli.screen import clock, note_majority
     from secureafl.library.running import follow
@@ -346,7 +372,7 @@ def _follow(recording: Any, quiet: bool, as_json: bool) -> None:
     path = recording.folder.path
     if not quiet:
         note_majority([recording.simulation.experiment])
-    if not follow(recording, quiet):
+    if not follow(recording, quiet, callbacks):
         print(f"stopped; go on with: secureafl resume {path}", file=sys.stderr)
         raise typer.Exit(130)
     if not quiet:

@@ -17,6 +17,7 @@ from secureafl.report.cells import cell_of
 from secureafl.report.formatting import shares, spread
 from secureafl.report.page import write_report
 from secureafl.sweep.engines import EngineName
+from secureafl.tracking.callback import Callback
 
 
 def run_with_progress(
@@ -26,11 +27,12 @@ def run_with_progress(
     workers: int,
     checkpoint_seconds: float,
     quiet: bool,
+    callbacks: Sequence[Callback] = (),
 ) -> list[str]:
     """Run the cells that have no result yet; return the names of all that are finished."""
     if not quiet:
         note_majority(cells.values())
-    return run_cells(cells, folder, engine, workers, checkpoint_seconds, quiet)
+    return run_cells(cells, folder, engine, workers, checkpoint_seconds, quiet, callbacks=callbacks)
 
 
 def report_comparison(names: Sequence[str], folder: Path, quiet: bool) -> None:

@@ -7,7 +7,7 @@ import dataclasses
 import inspect
 import math
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from secureafl.tasks.arrays import Arrays, Given, root_squared_error, squared_er
 from secureafl.tasks.classification import Classification
 from secureafl.tasks.in_memory import from_tensors
 from secureafl.tasks.samples import Samples, read_samples
+from secureafl.tracking.callback import Callback
 
 _HELD_OUT = 0.2  # of the samples, where no others are given for the test
 _TESTS = ("test", "validation", "valid")  # what the other part of a data set in parts is called
@@ -59,6 +60,7 @@ def fit(
     standardise: bool = True,
     out: Path | str | None = None,
     progress: bool = False,
+    callbacks: Sequence[Callback] = (),
     **settings: Any,
 ) -> RunResult:
     """Train a module on samples that are dealt to clients, some of them malicious.
@@ -89,6 +91,7 @@ def fit(
             pretrained module they may have to stay as they are. Bytes are then divided by 255.
         out: The run folder; the same call with it goes on after a stop.
         progress: Whether to show how far it is.
+        callbacks: Told what happens in the run, such as `secureafl.tracking.TensorBoard()`.
         settings: Any other setting of an `Experiment`, such as `evaluation={"every": 100}`.
 
     >>> import tempfile
@@ -114,7 +117,7 @@ def fit(
     task = _task(module, found, outputs, loss, metrics, standardise)
     experiment = dataclasses.replace(experiment, task=task)
     path = Path(out) if out is not None else free_folder(Path("runs"), run_name(experiment))
-    run_into(experiment, path, progress, checkpoint_seconds=60.0)
+    run_into(experiment, path, progress, 60.0, callbacks)
     return RunResult(path, copy.deepcopy(module))
 
 

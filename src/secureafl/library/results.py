@@ -17,6 +17,7 @@ from secureafl.core.events import ArrivalEvent, Event
 from secureafl.presentation.labels import Labels, as_faced, label_runs
 from secureafl.runs.events import read_evaluations, read_events
 from secureafl.runs.layout import EXPERIMENT, RESULT, is_deployed, is_run, read_json
+from secureafl.runs.summary import flat_figures
 from secureafl.toml import read_toml
 
 if TYPE_CHECKING:
@@ -194,12 +195,7 @@ class RunResults(Sequence[RunResult]):
         for run, label in zip(self._runs, self._labels, strict=True):
             row = {"run": run.name, "defence": label.variant, "attack": label.scene}
             row |= {"seed": run.summary["seed"], "rounds": run.summary["rounds"]}
-            for name, found in run.summary["metrics"].items():
-                late = f"{name}_late_mean", f"{name}_late_std"
-                figures = found["last"], found["late_mean"], found["late_std"]
-                row |= dict(zip((name, *late), map(_number, figures), strict=True))
-            uploads = run.summary["uploads"].items()
-            row |= {f"{group}_accepted": _number(found["share"]) for group, found in uploads}
+            row |= {name: _number(value) for name, value in flat_figures(run.summary).items()}
             rows.append(row)
         return rows
 

@@ -26,10 +26,12 @@ from secureafl.runtime.records import require_same
 from secureafl.settings import name_for_files, plug_in_settings
 from secureafl.simulation.run import Recording, open_run
 from secureafl.sweep.cells import Update
-from secureafl.sweep.engines import EngineName, find_engine, run_sweep
+from secureafl.sweep.engines import EngineName, find_engine, one_thread, run_sweep
 from secureafl.sweep.grid import Grid, read_grid
 from secureafl.sweep.local import until_stopped
 from secureafl.sweep.tally import RunProgress
+from secureafl.tracking.callback import Callback
+from secureafl.tracking.following import Following, require_callbacks
 
 _TELL_SECONDS = 0.1
 _RUNS = Path("runs")
@@ -43,6 +45,7 @@ def run(
     out: Path | str | None = None,
     progress: bool = False,
     checkpoint_seconds: float = 60.0,
+    callbacks: Sequence[Callback] = (),
 ) -> RunResult:
     """Run one experiment, and return what came out.
 
@@ -55,6 +58,7 @@ def run(
         out: The run folder.
         progress: Whether to show how far it is.
         checkpoint_seconds: The time between checkpoints.
+        callbacks: Told what happens in it, such as `secureafl.tracking.TensorBoard()`.
 
     >>> import tempfile
     >>> task, once = {"data_dir": "embedded"}, {"every": 3, "late": 1}
@@ -65,7 +69,7 @@ def run(
     """
     made = _experiment(experiment)
     path = Path(out) if out is not None else free_folder(_RUNS, run_name(made))
-    run_into(made, path, progress, checkpoint_seconds)
+    run_into(made, path, progress, checkpoint_seconds, callbacks)
     return RunResult(path)
 
 
@@ -77,6 +81,7 @@ def compare(
     out: Path | str | None = None,
     workers: int = 0,
     progress: bool = False,
+    callbacks: Sequence[Callback] = (),
 ) -> RunResults:
     """Run an experiment with several defences, attacks and seeds side by side, in processes.
 
@@ -89,7 +94,9 @@ def compare(
     axes = {"defense": [*defenses], "attack": [*attacks], "seed": [*seeds]}
     named = {key: values for key, values in axes.items() if values}
     folder = out or free_folder(_RUNS, f"compare-{time.strftime('%Y%m%d-%H%M%S')}")
-    return run_grid(experiment, named, folder, workers=workers, progress=progress)
+    return run_grid(
+        experiment, named, folder, workers=workers, progress=progress, callbacks=callbacks
+    )
 
 
 def run_grid(
@@ -99,6 +106,7 @@ def run_grid(
     engine: EngineName = "local",
     workers: int = 0,
     progress: bool = False,
+    callbacks: Sequence[Callback] = (),
 ) -> RunResults:
     """Run every cell of a grid that has no result yet, and return all results.
 
@@ -109,6 +117,7 @@ def run_grid(
         engine: Where cells run: local, ray or slurm.
         workers: Cells at a time; 0: as many as fit.
         progress: Whether to show how far they are.
+        callbacks: Told what happens in the runs, from this process.
 
     >>> secureafl.run_grid({"rounds": 100}, {"training.batch_size": []})
     Traceback (most recent call last):
@@ -119,37 +128,50 @@ def run_grid(
     cells = grid.cells()
     _refuse_script_classes(cells)
     failed: dict[str, str] = {}
-    finished = run_cells(cells, folder, engine, workers, 60.0, not progress, failed)
+    finished = run_cells(cells, folder, engine, workers, 60.0, not progress, failed, callbacks)
     for cell, message in failed.items():
         done = f"{len(finished)} of {len(cells)} runs are finished, in {folder}"
         raise RunError(f"{cell}: {message}; {done}")
     return RunResults(folder / cell for cell in finished)
 
 
-def run_into(experiment: Experiment, path: Path, progress: bool, checkpoint_seconds: float) -> None:
+def run_into(
+    experiment: Experiment,
+    path: Path,
+    progress: bool,
+    checkpoint_seconds: float,
+    callbacks: Sequence[Callback],
+) -> None:
     """Bring the run in `path` to its end; stopped, it saves a checkpoint first."""
+    require_callbacks(callbacks)
     if (path / RESULT).is_file():
         require_same(experiment, path)
         return
     recording = open_run(experiment, path, checkpoint_seconds)
     if progress:
         print(f"memory: about {recording.simulation.memory}", file=sys.stderr)
-    if not follow(recording, quiet=not progress):
+    if not follow(recording, not progress, callbacks):
         raise KeyboardInterrupt(f"stopped; the same call with out={str(path)!r} goes on")
 
 
-def follow(recording: Recording, quiet: bool) -> bool:
+def follow(recording: Recording, quiet: bool, callbacks: Sequence[Callback] = ()) -> bool:
     """Show a run's progress to its end; returns whether it got there or was told to stop."""
-    name, simulation = recording.folder.path.name, recording.simulation
+    path, simulation = recording.folder.path, recording.simulation
+    name, runs = path.name, {path: simulation.experiment}
     progress, told = RunProgress(round=simulation.round), 0.0
     # Only the main thread may listen to signals.
     in_main = threading.current_thread() is threading.main_thread()
-    with make_display({name: simulation.experiment.rounds}, quiet) as display:
+    with (
+        make_display({name: simulation.experiment.rounds}, quiet) as display,
+        Following(callbacks, runs, display.note) as following,
+    ):
         display.tell(Update(name, progress, "running"))
+        following.look(path)
         for event in until_stopped(recording) if in_main else recording:
             progress = progress.after(event)
             if time.monotonic() - told >= _TELL_SECONDS:
                 display.tell(Update(name, progress, "running"))
+                following.look(path)
                 told = time.monotonic()
         ended = "finished" if simulation.finished else "stopped"
         display.tell(Update(name, progress, ended))
@@ -164,16 +186,21 @@ def run_cells(
     checkpoint_seconds: float,
     quiet: bool,
     failed: dict[str, str] | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> list[str]:
     """Run the cells that have no result yet; return the names of all that are finished.
 
     Why others failed is put into `failed`, or said where there is none.
     """
     states: dict[str, str] = {}
-    start = find_engine(engine)
-    with make_display({name: cell.rounds for name, cell in cells.items()}, quiet) as display:
+    start, runs = find_engine(engine), {folder / k: one_thread(cell) for k, cell in cells.items()}
+    with (
+        make_display({name: cell.rounds for name, cell in cells.items()}, quiet) as display,
+        Following(require_callbacks(callbacks), runs, display.note) as following,
+    ):
         for update in run_sweep(start, cells, folder, workers, checkpoint_seconds):
             display.tell(update)
+            following.look(folder / update.cell)
             states[update.cell] = update.state
             if update.state == "failed" and failed is not None:
                 failed[update.cell] = update.message

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from secureafl.core.events import EvaluationEvent, Event, ForgottenEvent
@@ -43,6 +43,15 @@ def summarise(events: Iterable[Event], late_rounds: Iterable[int]) -> dict[str, 
         "steps": steps,
         "forgotten": forgotten,
     }
+
+
+def flat_figures(summary: Mapping[str, Any]) -> dict[str, float | None]:
+    """The figures of a `result.json` by one name each, as tables and trackers call them."""
+    flat: dict[str, float | None] = {}
+    for name, found in summary["metrics"].items():
+        flat[name] = found["last"]
+        flat |= {f"{name}_{late}": found[late] for late in ("late_mean", "late_std")}
+    return flat | {f"{name}_accepted": x["share"] for name, x in summary["uploads"].items()}
 
 
 def _late_figures(values: list[float | None]) -> dict[str, float | None]:

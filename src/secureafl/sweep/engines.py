@@ -50,7 +50,7 @@ def run_sweep(
 
     What is in `out` decides what is left to do, so the same call after a kill goes on.
     """
-    cells = {name: _one_thread(cell) for name, cell in cells.items()}
+    cells = {name: one_thread(cell) for name, cell in cells.items()}
     again: dict[str, Experiment] = {}
     with contextlib.closing(engine(cells, out, workers, checkpoint_seconds)) as updates:
         for update in updates:
@@ -63,6 +63,6 @@ def run_sweep(
         yield from engine(again, out, workers, checkpoint_seconds, apart=True)
 
 
-def _one_thread(experiment: Experiment) -> Experiment:
+def one_thread(experiment: Experiment) -> Experiment:
     """Use one thread unless told: a number that followed from `workers` would change the bits."""
     return experiment if experiment.threads else dataclasses.replace(experiment, threads=1)
