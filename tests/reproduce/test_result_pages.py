@@ -11,7 +11,7 @@ from secureafl.cli.reproduce import _write_page
 from secureafl.defenses import DEFENSES
 from secureafl.experiment import from_mapping
 from secureafl.reproduce.plan import Request, grid_for
-from secureafl.sweep.engines import _one_thread
+from secureafl.sweep.engines import one_thread
 from secureafl.sweep.grid import read_grid
 from secureafl.toml import read_toml
 
@@ -89,12 +89,12 @@ def test_stored_cells_are_those_of_their_grid(name, tmp_path):
     wanted = read_grid(ROOT / f"experiments/{GRIDS[name]}.toml").cells(changes)
     if name != "attacks":  # its other cells are those of the paper's main table
         assert found.keys() == wanted.keys()
-    assert found == {cell: _one_thread(wanted[cell]) for cell in found}
+    assert found == {cell: one_thread(wanted[cell]) for cell in found}
 
 
 @pytest.mark.parametrize("name", OF_THE_PAPER)
 def test_stored_cells_are_those_of_the_papers_grid(name, tmp_path):
     found, wanted = stored(name, tmp_path), grid_for(request_of(name)).cells()
     if name != "estimation-error":  # whose runs are not made by a sweep
-        wanted = {cell: _one_thread(experiment) for cell, experiment in wanted.items()}
+        wanted = {cell: one_thread(experiment) for cell, experiment in wanted.items()}
     assert found == wanted

@@ -7,6 +7,7 @@ import pytest
 from tracking.watching import attacked
 
 import secureafl
+from secureafl.core.events import EvaluationEvent
 from secureafl.runs.summary import flat_figures
 from secureafl.tracking import TRACKERS
 from secureafl.tracking.tracker import Tracker
@@ -78,6 +79,21 @@ def test_tensorboard_has_the_curves_and_the_result(recorded):
     assert last.value == pytest.approx(kept.final["final/ter_late_mean"])
     (settings,) = found.Tensors("settings/text_summary")
     assert b"| attack.kind | sign_flip |" in settings.tensor_proto.string_val[0]
+
+
+def test_tensorboard_shows_a_run_that_was_stopped_and_went_on_once(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for rounds in ((0, 10, 20), (0, 10)):  # the second time from a checkpoint before round 20
+        tracker = TRACKERS["tensorboard"]()
+        tracker.on_start(tmp_path, attacked())
+        for round in rounds:
+            tracker.on_event(tmp_path, EvaluationEvent(round, {"ter": 0.5, "asr": None}))
+        tracker.on_end(tmp_path, None)
+    found = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert found.Tags()["scalars"] == ["ter"]
+    assert [point.step for point in found.Scalars("ter")] == [0, 10]
 
 
 def test_mlflow_has_parameters_metrics_over_rounds_and_the_state(recorded):

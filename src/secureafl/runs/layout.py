@@ -9,6 +9,7 @@
     model.safetensors       final model: its state_dict, and how its inputs are standardised
     result.json             written last: its presence means the run is finished
     server/                 of a deployment only: keys, log, problem, what Flower stores
+    tensorboard/, wandb/    where a tracker was asked for; nothing here reads them
 
 All but the two append-only files appear whole or not at all, whenever the process is killed.
 """
