@@ -2,7 +2,7 @@
 
 Try it from this folder:
 
-    secureafl run --task my_task:Spirals --set task.turns=1.2 --attack sign_flip \
+    secureafl run --task my_task:Spirals --set task.turns=0.8 --attack sign_flip \
         --rounds 2000 --clients 10 --set training.learning_rate=0.1
 """
 
