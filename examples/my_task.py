@@ -2,7 +2,7 @@
 
 Try it from this folder:
 
-    secureafl run --task my_task:Spirals --set task.turns=1.5 --attack sign_flip \
+    secureafl run --task my_task:Spirals --set task.turns=0.8 --attack sign_flip \
         --rounds 2000 --clients 10 --set training.learning_rate=0.1
 """
 
@@ -21,7 +21,7 @@ class Spirals:
     """Points of the plane, three classes, a small network with batch normalisation."""
 
     turns: float = 1.0
-    hidden: int = 32
+    hidden: int = 64
 
     def __post_init__(self) -> None:
         require(self.turns > 0, "turns", self.turns, "give a number above 0")
@@ -31,8 +31,10 @@ class Spirals:
         return from_tensors(train, test, f"spirals of {self.turns} turns")
 
     def model(self) -> nn.Module:
-        first, second = nn.Linear(2, self.hidden), nn.Linear(self.hidden, 3)
-        return nn.Sequential(first, nn.BatchNorm1d(self.hidden), nn.ReLU(), second)
+        wide = self.hidden
+        first = [nn.Linear(2, wide), nn.BatchNorm1d(wide), nn.ReLU()]
+        second = [nn.Linear(wide, wide), nn.BatchNorm1d(wide), nn.ReLU()]
+        return nn.Sequential(*first, *second, nn.Linear(wide, 3))
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return cross_entropy(outputs, labels)

@@ -26,6 +26,9 @@ FOREIGN = {
     "SBATCH_ACCOUNT", "SBATCH_MEM_PER_CPU", "SBATCH_PARTITION", "SBATCH_TIMELIMIT", "chromium",
     "flock", "localhost", "null", "rates",
 }  # fmt: skip
+# Where the repository is on the web.
+WEB = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Homepage"]
+RAW = WEB.replace("github.com", "raw.githubusercontent.com") + "/main"
 WORD = r"[A-Za-z_]\w*"
 DOTTED = rf"{WORD}(\.{WORD})+"
 FILE = (
@@ -218,9 +221,22 @@ def anchors(page):
     return {title.replace(" ", "-") for title in plain}
 
 
+def links(page):
+    """Where the links and pictures of a page lead, as they are written."""
+    text = page.read_text()
+    yield from re.findall(r"\]\(([^)]+)\)", text)
+    yield from re.findall(r"^\[[^\]]+\]: (\S+)$", text, re.MULTILINE)
+    yield from re.findall(r'(?:href|src|srcset)="([^"]+)"', text)
+
+
+def local(target):
+    """A link into this repository as a path from its root, others as they are."""
+    return re.sub(rf"^({WEB}/(blob|tree)/main|{RAW})/", f"{ROOT}/", target)
+
+
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+    for target in map(local, links(page)):
         if target.startswith("http"):
             continue
         file, _, anchor = target.partition("#")
@@ -232,11 +248,19 @@ def test_links_lead_somewhere(page):
 
 def test_every_page_of_the_docs_is_linked_from_another():
     linked = {
-        (page.parent / target.partition("#")[0]).resolve()
+        (page.parent / local(target).partition("#")[0]).resolve()
         for page in PAGES
-        for target in re.findall(r"\]\(([^)]+)\)", page.read_text())
+        for target in links(page)
     }
     assert set(ROOT.glob("docs/**/*.md")) - linked == set()
+
+
+def test_links_of_the_readme_work_on_a_package_index_too():
+    page = ROOT / "README.md"
+    assert [target for target in links(page) if not target.startswith("https://")] == []
+    assert sum(local(target).startswith(str(ROOT)) for target in links(page)) > 30
+    used = set(re.findall(r"\]\[([^\]]+)\]", page.read_text()))
+    assert used == set(re.findall(r"^\[([^\]]+)\]: ", page.read_text(), re.MULTILINE))
 
 
 def test_what_does_not_exist_is_told():
