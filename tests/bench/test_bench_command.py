@@ -125,7 +125,9 @@ def test_quick_measures_the_main_case_and_the_peers_and_leaves_other_files_alone
     assert (folder / "thesis.tex").read_text() == "all of it"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_told_to_stop_it_writes_what_was_measured(cli, number):
     # Minutes in all; told to stop when the first two measurements are done.
     words = ("--clients", "4,6,8,10,12", "--sizes", "100,30000,40000,50000", "--device", "cpu")

@@ -54,6 +54,7 @@ def test_options_override_the_file(cli):
     assert written["training"]["batch_size"] == 2
 
 
+@pytest.mark.slow
 def test_default_folders_never_collide(cli):
     for _ in range(2):
         assert cli("run", "tiny.toml", "--rounds", 3, "--quiet").returncode == 0
@@ -114,6 +115,7 @@ def test_majority_of_malicious_clients_is_told(cli, malicious, told):
     assert told in err
 
 
+@pytest.mark.slow
 def test_report_of_a_folder_of_runs_is_one_page(cli):
     for defense in ("async_sgd", "secure_afl"):
         words = ("--defense", defense, "--attack", "gaussian", "--quiet")
@@ -174,6 +176,7 @@ def test_preset_names_the_folder_the_result_and_the_table(cli):
     assert "scaling@stealth" in page
 
 
+@pytest.mark.slow
 def test_only_poisoned_uploads_count_as_malicious(cli):
     words = ("--attack", "gaussian", "--set", "malicious=3", "--set", "attack_from=20")
     result = json.loads(cli("run", "tiny.toml", *words, "--json").stdout)

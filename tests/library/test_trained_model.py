@@ -114,6 +114,7 @@ def test_exported_program_takes_raw_inputs_of_any_number(tmp_path):
         torch.testing.assert_close(program(inputs[:count]), model(inputs[:count]))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the exporter's own
 def test_onnx_says_what_the_model_says(tmp_path):
     pytest.importorskip("onnxscript")

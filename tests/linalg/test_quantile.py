@@ -66,6 +66,7 @@ def test_quantile_stays_exact_over_a_long_stream(add, read, window):
     assert np.array_equal(ordered, np.sort(kept))
 
 
+@pytest.mark.slow
 def test_without_a_window_the_longest_history_is_kept():
     values = np.random.default_rng(1).lognormal(size=LONGEST + 500)
     history = no_history(0, CPU)

@@ -217,6 +217,7 @@ def test_folder_of_the_data_is_no_part_of_what_is_told():
 OUTCOME = ("redteam.json", "trials.json", "worst.toml")
 
 
+@pytest.mark.slow
 def test_searches_side_by_side_end_as_each_does_alone_even_when_stopped(
     tmp_path, monkeypatch, whole
 ):

@@ -122,6 +122,7 @@ def test_cell_whose_worker_was_killed_is_run_again(cli):
     assert len(list((cli.folder / "all").glob("*/result.json"))) == 2
 
 
+@pytest.mark.slow
 def test_another_number_of_workers_goes_on_with_the_same_cells(cli):
     """Threads are not derived from the number of workers: settings and bits do not depend on it."""
     text = (cli.folder / "tiny.toml").read_text()
@@ -137,6 +138,7 @@ def test_another_number_of_workers_goes_on_with_the_same_cells(cli):
     assert [experiment.threads for experiment in stored] == [1, 1]
 
 
+@pytest.mark.slow
 def test_folder_with_other_settings_is_refused(cli):
     cli("compare", "tiny.toml", "--defenses", "async_sgd", "--quiet", "--out", "all")
     words = ("--defenses", "async_sgd", "--seed", 9, "--out", "all")

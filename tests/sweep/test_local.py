@@ -102,6 +102,7 @@ def test_dead_process_fails_its_cells_only_and_another_takes_its_place(crew, tmp
     assert len(crew) == 3
 
 
+@pytest.mark.slow
 def test_cells_of_a_real_process_that_died_are_run_once_more(tmp_path, monkeypatch):
     """By turns in one process at first, as on a GPU."""
     monkeypatch.chdir(tmp_path)
