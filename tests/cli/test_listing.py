@@ -4,7 +4,7 @@ import pytest
 
 from secureafl.arrivals import Uniform
 from secureafl.attacks import ATTACKS, Gaussian, Scaling
-from secureafl.cli.app import Listed
+from secureafl.cli.listed import Listed
 from secureafl.cli.listing import _tables, about, list_table
 from secureafl.defenses import DEFENSES, AsyncSgd, Kardam, SecureAfl, ZenoPp
 

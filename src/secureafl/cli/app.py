@@ -21,6 +21,8 @@ from secureafl.cli.check import check
 from secureafl.cli.dashboard import EXAMPLE as DASHBOARD_EXAMPLE
 from secureafl.cli.dashboard import dashboard
 from secureafl.cli.given import find_file, settings_given
+from secureafl.cli.listed import EXAMPLE as LIST_EXAMPLE
+from secureafl.cli.listed import list_
 from secureafl.cli.options import DEVICE
 from secureafl.cli.redteam import EXAMPLE as REDTEAM_EXAMPLE
 from secureafl.cli.redteam import redteam
@@ -59,18 +61,6 @@ def _main(
     ] = False,
 ) -> None:
     pass  # `app` has the help
-
-
-class Listed(StrEnum):
-    """What `secureafl list` can list."""
-
-    defenses = "defenses"
-    attacks = "attacks"
-    aggregators = "aggregators"
-    estimators = "estimators"
-    tasks = "tasks"
-    partitions = "partitions"
-    arrivals = "arrivals"
 
 
 class Engine(StrEnum):
@@ -322,25 +312,13 @@ def report(
     print(write_report(runs_in(folders), out or folders[0] / "report"))
 
 
-@app.command("list", epilog="Example: secureafl list defenses --verbose")
-def list_(
-    what: Annotated[Listed, typer.Argument(metavar="WHAT", help=f"One of {', '.join(Listed)}.")],
-    verbose: Annotated[
-        bool, typer.Option("--verbose", help="Also the idea, what it needs and where it is from.")
-    ] = False,
-) -> None:
-    """List what there is, with its settings and their defaults."""
-    from secureafl.cli.listing import list_table
-
-    list_table(what.value, verbose)
-
-
 app.command(epilog=EXAMPLE)(bench)
 app.command(epilog=CHECK_EXAMPLE)(check)
 app.command(epilog=DASHBOARD_EXAMPLE)(dashboard)
 app.command(epilog=data_sets.EXAMPLE)(data_sets.data)
 app.command(epilog=starting.EXPORT_EXAMPLE)(starting.export)
 app.command(epilog=starting.INIT_EXAMPLE)(starting.init)
+app.command("list", epilog=LIST_EXAMPLE)(list_)
 app.command(epilog=REDTEAM_EXAMPLE)(redteam)
 app.command(epilog=REPRODUCE_EXAMPLE)(reproduce)
 app.command(epilog=RESULTS_EXAMPLE)(results)
