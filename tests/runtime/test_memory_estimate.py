@@ -9,7 +9,7 @@ from secureafl.core import memory as host
 from secureafl.core.errors import ConfigError
 from secureafl.core.flat_model import flatten
 from secureafl.core.trees import name_tensors
-from secureafl.defenses import DEFENSES, AsyncSgd
+from secureafl.defenses import DEFENSES, AsyncSgd, TrustClipping
 from secureafl.runtime import memory
 from secureafl.runtime.memory import estimate_memory
 from secureafl.simulation.simulator import Simulation
@@ -61,3 +61,10 @@ def test_sizes_are_told_for_people():
     assert [host.in_words(size) for size in sizes] == [
         "12 bytes", "2 kB", "2 MB", "81.2 GB", "1,000,000.0 GB",
     ]  # fmt: skip
+
+
+def test_estimate_leaves_the_callers_random_numbers_alone():
+    """Of what `trust_clipping` draws for an estimate nothing is kept."""
+    before = torch.get_rng_state()
+    estimate_memory(TrustClipping(), 7, 1000, np.zeros(3, int))
+    assert torch.equal(torch.get_rng_state(), before)

@@ -140,12 +140,12 @@ class TrustClipping:
         self._compare(state, client, upload, base)
         uploads = row(state.uploads, client)
         # A plain mean of the first uploads, so that the very first does not count for long.
-        kept = (uploads / (uploads + 1)).clamp(max=self.momentum)
-        history = torch.lerp(upload, row(state.history, client), kept.to(upload.dtype))
-        share = torch.lerp(torch.where(norm > 0, length, 1), row(state.kept, client), kept)
+        before = (uploads / (uploads + 1)).clamp(max=self.momentum)
+        history = torch.lerp(upload, row(state.history, client), before.to(upload.dtype))
+        kept = torch.lerp(torch.where(norm > 0, length, 1), row(state.kept, client), before)
         for rows, value in zip(
             (state.last, state.base, state.history, state.kept, state.uploads),
-            (upload, base, history, share, uploads + 1),
+            (upload, base, history, kept, uploads + 1),
             strict=True,
         ):
             set_row(rows, client, value, yes)

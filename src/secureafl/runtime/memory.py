@@ -48,7 +48,8 @@ def estimate_memory(
     """
     vector = 4 * size
     try:
-        state = defense.init(clients, torch.empty(size, device="meta"))
+        with torch.random.fork_rng(devices=[]):  # rules may draw, and this one is thrown away
+            state = defense.init(clients, torch.empty(size, device="meta"))
         server = sum(tensor.nbytes for tensor in name_tensors(state, "").values())
     except (NotImplementedError, RuntimeError):  # a rule that looks at values
         server = vector
