@@ -33,6 +33,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 def pytest_runtest_setup():
     shapes.begin_test()
+    torch.manual_seed(0)  # what a test draws does not depend on the tests before it
 
 
 @pytest.fixture
