@@ -11,6 +11,7 @@ from secureafl.core.errors import ConfigError
 from secureafl.core.server import Server, Upload
 from secureafl.core.trees import name_tensors
 from secureafl.defenses import TrustClipping
+from secureafl.kernels.dispatch import using_kernels
 
 UNIT = np.full(DIM, DIM**-0.5)
 
@@ -22,10 +23,12 @@ def side_by_side(num_clients=7, momentum=0.95):
     return both
 
 
-@settings(max_examples=12)
+@pytest.mark.parametrize("kernels", ["reference", "auto"])
+@settings(max_examples=10)
 @given(stream=streams(7, min_size=15, max_size=35), momentum=st.sampled_from([0.0, 0.5, 0.95]))
-def test_streams_agree_with_the_oracle(stream, momentum):
-    side_by_side(momentum=momentum).play(stream)
+def test_streams_agree_with_the_oracle(kernels, stream, momentum):
+    with using_kernels(kernels):
+        side_by_side(momentum=momentum).play(stream)
 
 
 @settings(max_examples=3)
@@ -178,7 +181,7 @@ def test_nobody_moves_the_model_before_half_of_the_clients_are_known():
 
 @pytest.mark.parametrize("order", [[0, 1, 2, 3, 4, 5, 6], [4, 5, 6, 0, 1, 2, 3]])
 def test_a_minority_cannot_lengthen_a_step_whoever_comes_first(order):
-    """Steps are at most the longest honest upload, twice for stretch and twice for lost trust."""
+    """In longest honest uploads: two for the centre, two stretched, and both twice for trust."""
     both, rng = side_by_side(), np.random.default_rng(0)
     for _ in range(8):
         for client in order:
@@ -186,7 +189,7 @@ def test_a_minority_cannot_lengthen_a_step_whoever_comes_first(order):
             upload = rng.normal(size=DIM) * (1 if honest else 1e12)
             if honest:
                 upload /= np.linalg.norm(upload)
-            assert length_of(both.arrive(client, 0, upload)) <= 4 + 1e-9
+            assert length_of(both.arrive(client, 0, upload)) <= 8 + 1e-9
 
 
 def test_pace_is_no_power():
@@ -198,7 +201,9 @@ def test_pace_is_no_power():
             decision = both.arrive(client, 0, UNIT + 0.3 * rng.normal(size=DIM))
             spent[client] += float(decision.scores["pace"])
     assert spent[0] <= 1.5 * turns + 5
-    assert both.state.defense.mean_trust > 0.9, "else the others' steps would be longer for it"
+    assert both.state.defense.standing.mean_trust > 0.9, (
+        "else the others' steps would be longer for it"
+    )
     assert min(spent[1:]) == turns
 
 
@@ -286,6 +291,6 @@ def test_of_many_clients_who_sit_in_panels_the_malicious_do_not_count():
             state.ledger.lend(state.round, state.weights)
             update = torch.from_numpy(honest if client >= 30 else aim + honest / 9).float()
             _, state = server.receive(state, Upload(int(client), state.round, update))
-    trust = state.defense.trust
+    trust = state.defense.standing.trust
     assert (trust[:30] < 0.5).all()
     assert (trust[30:] >= 0.5).double().mean() > 0.95

@@ -90,44 +90,59 @@ class TrustClippingServer:
     """What it knows of a client is in dictionaries."""
 
     def __init__(self, num_clients, momentum):
-        self.num_clients, self.momentum = num_clients, momentum
-        self.norms, self.counts, self.last, self.bases, self.histories = {}, {}, {}, {}, {}
+        self.num_clients, self.momentum, self.centre = num_clients, momentum, 0.0
+        self.norms, self.distances = {}, {}
+        self.counts, self.last, self.bases, self.histories = {}, {}, {}, {}
         self.curvature, self.earned, self.mean_trust = {}, [1.0] * num_clients, 1.0
         self.trust, self.kept, self.arrivals = {}, {}, 0
 
     def receive(self, seen):
-        self.norms[seen.client] = norm = np.linalg.norm(seen.gradient)
-        self._remember(seen, norm)
-        if self.arrivals % max(1, self.num_clients // 10) == 0:
+        away = seen.gradient - self.centre
+        self.norms[seen.client] = np.linalg.norm(seen.gradient)
+        self.distances[seen.client] = distance = np.linalg.norm(away)
+        self._remember(seen, away, distance)
+        if self.arrivals % max(1, self.num_clients // 5) == 0:
             for client, weight in self._trust().items():
-                self.trust[client] = 0.75 * self.trust.get(client, 1.0) + 0.25 * weight
+                self.trust[client] = 0.6 * self.trust.get(client, 1.0) + 0.4 * weight
         self.arrivals += 1
         trust = self.trust.get(seen.client, 1.0)
         pace = self._spend(seen.client)
         weight = trust * pace
         self.mean_trust += 0.01 * pace * (trust - self.mean_trust)
-        norms = sorted([*self.norms.values(), *[0.0] * (self.num_clients - len(self.norms))])
-        radius = norms[(self.num_clients - 1) // 2]
-        shorter = sum(min(value, radius) for value in norms)
-        stretch = sum(min(value, 2 * radius) for value in norms) / shorter if shorter else 1.0
-        factor = weight * stretch / max(self.mean_trust, 0.5) * min(norm, radius)
+        distances = list(self.distances.values())
+        radius = min(self._median_of_all(self.distances), self._median_of_all(self.norms))
+        shorter = sum(min(value, radius) for value in distances)
+        stretch = sum(min(value, 2 * radius) for value in distances) / shorter if shorter else 1.0
+        kept = unit(away) * min(distance, radius)
+        direction = weight / max(self.mean_trust, 0.5) * (self.centre + stretch * kept)
+        moves = weight > 0 and 2 * len(self.norms) > self.num_clients
+        if moves and radius > 0:
+            self._follow(0.5 / self.num_clients * weight * kept)
         scores = {"weight": trust, "pace": pace}
-        moves = weight > 0 and radius > 0
         accepted = not at_most(
             weight, np.nextafter(0.5, 0), seen._replace(verdict=not seen.verdict)
         )
-        return Outcome(accepted, moves, factor * unit(seen.gradient), scores)
+        return Outcome(accepted, moves, direction, scores)
 
-    def _remember(self, seen, norm):
+    def _median_of_all(self, values):
+        silent = [0.0] * (self.num_clients - len(values))
+        return sorted([*values.values(), *silent])[(self.num_clients - 1) // 2]
+
+    def _follow(self, move):
+        moved = self.centre + move
+        longest = 2 * self._median_of_all(self.norms)
+        self.centre = unit(moved) * min(np.linalg.norm(moved), longest)
+
+    def _remember(self, seen, away, distance):
         client, first = seen.client, seen.client not in self.histories
-        radius = lower_median(list(self.norms.values()))
-        clipped = unit(seen.gradient) * min(norm, radius)
+        radius = lower_median(list(self.distances.values()))
+        clipped = self.centre + unit(away) * min(distance, radius)
         mine = self.curvature.setdefault(client, {"mean": 0.0, "variance": 0.0, "count": 0})
         if not first:
             self._compare(mine, seen.base - self.bases[client], clipped - self.last[client])
         count = self.counts.get(client, 0)
         kept = min(count / (count + 1), self.momentum)
-        left = min(norm, radius) / norm if norm else 1.0
+        left = min(distance, radius) / distance if distance else 1.0
         self.kept[client] = kept * self.kept.get(client, 0.0) + (1 - kept) * left
         before = self.histories.get(client, 0 * clipped)
         self.histories[client] = kept * before + (1 - kept) * clipped

@@ -16,6 +16,7 @@ import torch
 from secureafl.core.server import LARGEST_NORM
 from secureafl.core.types import SecantProducts
 from secureafl.kernels import reference
+from secureafl.kernels.cpu_clipping import judge_clients, remember_upload, take_step, weigh_step
 from secureafl.kernels.cpu_code import (
     IN_REGISTERS,
     LANES,
@@ -44,8 +45,17 @@ if TYPE_CHECKING:
     from secureafl.kernels.step import Selection
     from secureafl.linalg.quantile import History
 
-# Of `kernels.cpu_peers` and `kernels.cpu_trust`.
-__all__ = ["peer_weights", "similarity_weights", "update_stats", "weigh_clients"]
+# Of `kernels.cpu_clipping`, `kernels.cpu_peers` and `kernels.cpu_trust`.
+__all__ = [
+    "judge_clients",
+    "peer_weights",
+    "remember_upload",
+    "similarity_weights",
+    "take_step",
+    "update_stats",
+    "weigh_clients",
+    "weigh_step",
+]
 # A few passes over single rows, at which plain torch is fast.
 secant_products, update_momentum = reference.secant_products, reference.update_momentum
 

@@ -5,6 +5,7 @@ Of a few dozen clients plain torch spends most of the time on starting its many 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,8 +27,9 @@ def peer_weights(history: Tensor, members: Tensor, known: Tensor, due: Tensor) -
     chosen = known.index_select(0, members)
     weights = torch.zeros(len(members), dtype=torch.float64)
     if chosen.any():
-        rows = history.index_select(0, members[chosen])
-        gram = (rows @ rows.T).double().numpy()
+        # Of few float32 rows torch's product takes five times as long as of float64.
+        rows = history.index_select(0, members[chosen]).double()
+        gram = (rows @ rows.T).numpy()
         weights[chosen] = torch.from_numpy(_novelty_weights(gram) * _group_weights(gram))
     return weights
 
@@ -35,17 +37,17 @@ def peer_weights(history: Tensor, members: Tensor, known: Tensor, due: Tensor) -
 def _novelty_weights(gram: Float[np.ndarray, "n n"]) -> Float[np.ndarray, " n"]:
     """See `core.peers.novelty_weights`."""
     length = _lengths(gram)
-    scale = 1 / np.maximum(np.maximum(length / peers.LONGEST, _lower_median(length)), TINY)
+    scale = 1 / np.maximum(np.maximum(length / peers.LONGEST, lower_median(length)), TINY)
     products = gram * scale[:, None] * scale
     novelty = 1 / np.diagonal(_inverse(products, peers.NOVELTY_RIDGE)) - peers.NOVELTY_RIDGE
-    usual = max(peers.USUAL_NOVELTY * _lower_median(novelty), peers.NOVELTY_RIDGE)
+    usual = max(peers.USUAL_NOVELTY * lower_median(novelty), peers.NOVELTY_RIDGE)
     return usual / np.maximum(novelty, usual)
 
 
 def _group_weights(gram: Float[np.ndarray, "n n"]) -> Float[np.ndarray, " n"]:
     """See `core.peers.group_weights`."""
     confirmed, length, clients = _confirmed(_cosines(gram, TINY)), _lengths(gram), len(gram)
-    length = length / max(_lower_median(length), TINY)
+    length = length / max(lower_median(length), TINY)
     voice = np.sqrt(np.clip(length, 1 / peers.LONGEST, peers.LONGEST))
     alike = weights = np.ones(clients)
     of_one_mind = None
@@ -83,7 +85,7 @@ def _group_sizes(
     root = np.sqrt(np.maximum(agreement - peers.AGREEMENT, 0))
     pairs = ((root * voice) @ root * root * voice).sum(axis=1)
     size = voice + np.sqrt(np.maximum(pairs, 0))
-    return size / _lower_median(size)
+    return size / lower_median(size)
 
 
 def _lengths(gram: Float[np.ndarray, "n n"]) -> Float[np.ndarray, " n"]:
@@ -99,9 +101,10 @@ def _rise(values: Float[np.ndarray, " n"], start: float, end: float) -> Float[np
     return np.clip((values - start) / (end - start), 0, 1)
 
 
-def _lower_median(values: Float[np.ndarray, " n"]) -> float:
+def lower_median(values: Float[np.ndarray, " n"]) -> float:
+    """See `core.trust.lower_median`; all values count."""
     middle = (len(values) - 1) // 2
-    return float(np.partition(values, middle)[middle])
+    return float(np.partition(values, middle)[middle]) if len(values) else math.inf
 
 
 def _inverse(matrix: Float[np.ndarray, "n n"], ridge: float) -> Float[np.ndarray, "n n"]:

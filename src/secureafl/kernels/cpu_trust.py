@@ -14,6 +14,8 @@ import torch
 
 from secureafl.core import trust
 from secureafl.core.trust import TINY, TrustWeights
+from secureafl.kernels.cpu_clipping import relative_weights
+from secureafl.kernels.cpu_peers import lower_median
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,7 +45,7 @@ def update_stats(
     norm, norms = math.sqrt(squared), stats.norms.numpy()
     norms[i] = clipped = norm if known_before else min(norm, clip_norm)
     if clip_to_median_norm:
-        clipped = min(clipped, _lower_median(norms[known.numpy()]))
+        clipped = min(clipped, lower_median(norms[known.numpy()]))
     scale = clipped / norm if norm > clipped else 1.0
     kept, squared = memory * known_before, squared * scale**2
     mean_square_norm, noise = (kind.numpy() for kind in stats.consistency)
@@ -86,7 +88,7 @@ def _trust_weights(stats: ClientStats, known: np.ndarray, config: TrustConfig) -
         share = gram.diagonal() / np.maximum(mean_square_norm, TINY) - noise
         share /= np.maximum(1 - noise, 0.5)
         bounds = trust.MIN_CONSISTENCY, trust.FULL_CONSISTENCY
-        weights *= _relative_weights(share, trust.NOISE_ALLOWANCE, known & (noise < 0.5), *bounds)
+        weights *= relative_weights(share, trust.NOISE_ALLOWANCE, known & (noise < 0.5), *bounds)
     consistent = weights > 0
     penalties = config.similarity_penalty, config.disagreement_penalty
     weights *= _similarity_weights(gram, consistent, *penalties)
@@ -95,7 +97,7 @@ def _trust_weights(stats: ClientStats, known: np.ndarray, config: TrustConfig) -
         error = np.sqrt(variance / np.clip(count, 1, trust.effective_samples(config.memory)))
         rated = (count >= trust.MIN_OBSERVATIONS) & consistent
         bounds = trust.MIN_CURVATURE, trust.FULL_CURVATURE
-        weights *= _relative_weights(mean, error, rated, *bounds)
+        weights *= relative_weights(mean, error, rated, *bounds)
     return weights
 
 
@@ -124,12 +126,12 @@ def _similarity_weights(
         centred = (cosines - along[:, None] - (along - middle)) * unit[:, None] * unit
         agreement, disagreement = np.maximum(centred, 0) ** 2, np.minimum(centred, 0) ** 2
         group_size = np.maximum(_sums(agreement), 1)
-        relative_size = np.minimum(_lower_median(group_size[known]) / group_size, 1)
+        relative_size = np.minimum(lower_median(group_size[known]) / group_size, 1)
         weights = present * relative_size**similarity_penalty
         support = np.maximum(_sums(agreement * weights[:, None]), weights)
         opposition = _sums(disagreement * weights[:, None])
         share = support / np.maximum(support + opposition, TINY)
-        share = np.minimum(share / max(_lower_median(share[known]), TINY), 1)
+        share = np.minimum(share / max(lower_median(share[known]), TINY), 1)
         weights = weights * share**disagreement_penalty
     return weights
 
@@ -139,20 +141,3 @@ def _sums(matrix: np.ndarray) -> np.ndarray:
     whole = len(matrix) // _LANES * _LANES
     lanes = matrix[:whole].reshape(-1, _LANES, matrix.shape[1]).sum(axis=0)
     return np.concatenate([lanes, matrix[whole:]]).sum(axis=0)
-
-
-def _lower_median(values: np.ndarray) -> float:
-    """See `core.trust.lower_median`; all values count."""
-    middle = (len(values) - 1) // 2
-    return float(np.partition(values, middle)[middle]) if len(values) else math.inf
-
-
-def _relative_weights(
-    values: np.ndarray, allowance: np.ndarray | float, rated: np.ndarray, lowest: float, full: float
-) -> np.ndarray:
-    """See `core.trust._relative_weights`."""
-    median = _lower_median(values[rated])
-    if not 0 < median < math.inf:
-        return np.ones(len(values))
-    weights = ((values + allowance) / max(median, TINY) - lowest) / (full - lowest)
-    return np.where(rated, np.clip(weights, 0, 1), 1.0)

@@ -10,12 +10,14 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
+    from secureafl.core.clipping import Position, Records, Standing, StepWeights
     from secureafl.core.trust import ClientStats, TrustConfig, TrustWeights
     from secureafl.core.types import Arrival, Entry, Inner, SecantProducts
     from secureafl.core.uploads import Uploads
     from secureafl.kernels.memory import Memory
     from secureafl.kernels.step import FilterResult, Selection, Step
     from secureafl.linalg.quantile import History
+    from secureafl.linalg.sketch import Sketch
 
 
 def tiled_secant_products(memory: Memory, arrival: Arrival) -> SecantProducts:
@@ -195,3 +197,43 @@ def peer_weights(
     Where they are not `due`, what is returned means nothing: a GPU then skips the work.
     """
     return version_for(history).peer_weights(history, members, known, due)
+
+
+def remember_upload(
+    records: Records,
+    sketch: Sketch,
+    centre: Float[Tensor, " d"],
+    arrival: Arrival,
+    momentum: float,
+) -> Position:
+    """Put an upload into its client's records (`core.clipping`), in place, clipped to the median.
+
+    The client is known from now on. Returned is where the upload lies, before clipping.
+    """
+    version = version_for(records.last)
+    return version.remember_upload(records, sketch, centre, arrival, momentum)
+
+
+def judge_clients(
+    records: Records,
+    trust: Float[Tensor, " n"],
+    members: Int[Tensor, " p"],
+    due: Bool[Tensor, ""],
+    momentum: float,
+) -> None:
+    """Bring the trust in the members, in place, up to date with their records, if that is `due`."""
+    version_for(records.last).judge_clients(records, trust, members, due, momentum)
+
+
+def weigh_step(
+    records: Records, standing: Standing, client: Int[Tensor, ""], position: Position
+) -> StepWeights:
+    """What becomes of a client's upload at this position; the standing is brought up to date."""
+    return version_for(records.last).weigh_step(records, standing, client, position)
+
+
+def take_step(
+    centre: Float[Tensor, " d"], upload: Float[Tensor, " d"], weights: StepWeights
+) -> Float[Tensor, " d"]:
+    """The step's direction; the centre moves on, in place."""
+    return version_for(centre).take_step(centre, upload, weights)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from secureafl.core import peers
+from secureafl.core import clipping, peers
+from secureafl.core.clipping import remember_upload, take_step, weigh_step
 from secureafl.core.server import LARGEST_NORM
 from secureafl.core.trust import (
     lower_median,
@@ -29,13 +30,15 @@ from secureafl.linalg.vectors import choose, exactly_scaled, row, set_row
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from secureafl.core.clipping import Records
     from secureafl.core.trust import ClientStats
     from secureafl.core.types import Arrival, Entry, Inner
     from secureafl.core.uploads import Uploads
     from secureafl.kernels.memory import Memory
     from secureafl.linalg.quantile import History
 
-__all__ = ["similarity_weights", "weigh_clients"]  # of `core.trust`
+# Of `core.clipping` and `core.trust`.
+__all__ = ["remember_upload", "similarity_weights", "take_step", "weigh_clients", "weigh_step"]
 
 
 def tiled_secant_products(memory: Memory, arrival: Arrival) -> SecantProducts:
@@ -262,3 +265,10 @@ def peer_weights(history: Tensor, members: Tensor, known: Tensor, due: Tensor) -
     """See `kernels.operations.peer_weights`."""
     rows = history.index_select(0, members)
     return peers.peer_weights((rows @ rows.T).double(), known.index_select(0, members))
+
+
+def judge_clients(
+    records: Records, trust: Tensor, members: Tensor, due: Tensor, momentum: float
+) -> None:
+    """See `kernels.operations.judge_clients`."""
+    clipping.judge_clients(records, trust, members, due, momentum, peer_weights)

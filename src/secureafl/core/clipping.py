@@ -1,0 +1,252 @@
+"""The step of trust clipping: what is kept of clients, and what their uploads may do.
+
+Four operations on what a server keeps, in the order of an arrival. They are here as plain torch;
+`kernels.operations` chooses faster versions where there are some.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from secureafl.core.trust import (
+    TINY,
+    CurvatureStats,
+    curvature_weights,
+    lower_median,
+    no_curvature,
+    rise,
+    update_curvature,
+)
+from secureafl.linalg.sketch import Sketch, sketched
+from secureafl.linalg.vectors import exact_norm, exactly_scaled, row, set_row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jaxtyping import Bool, Float, Int
+    from torch import Tensor
+
+    from secureafl.core.types import Arrival
+
+CREDIT = 2.0  # standard errors that a client's curvature is given: innocent until shown otherwise
+CUT, SPARED = 0.1, 0.25  # of uploads that clipping leaves on average: no weight, full weight
+NEWS = 0.4  # share of a judgement in a client's trust: who sits with whom is chance
+PACE, SAVED = 1.5, 5.0  # steps earned while each other client uploads once; the most that is kept
+RATE, SHORTEST = 0.01, 0.5  # of the mean trust, per step; and what it is at least taken for
+TOWARDS = 0.5  # what the centre goes towards clipped uploads while every client uploads once
+
+
+class Records(NamedTuple):
+    """What is known of each client; row k is client k's. Sketches are rows of k numbers."""
+
+    known: Bool[Tensor, " n"]
+    norms: Float[Tensor, " n"]  # of the last uploads, float64 as all numbers but sketches
+    distances: Float[Tensor, " n"]  # of the last uploads from the centre, before clipping
+    uploads: Float[Tensor, " n"]  # made so far
+    kept: Float[Tensor, " n"]  # moving average of the share of a distance that clipping leaves
+    curvature: CurvatureStats
+    last: Float[Tensor, "n k"]  # the last clipped upload
+    base: Float[Tensor, "n k"]  # the model under it
+    history: Float[Tensor, "n k"]  # moving average of clipped uploads
+
+
+class Standing(NamedTuple):
+    """What clients may do now."""
+
+    trust: Float[Tensor, " n"]  # moving average of judgements; 1 before a client's first
+    earned: Float[Tensor, " n"]  # steps a client may make
+    mean_trust: Float[Tensor, ""]  # moving average over steps
+
+
+class Position(NamedTuple):
+    """Where an upload lies, seen from the centre c: float64."""
+
+    distance: Float[Tensor, ""]  # ||a||, where a is the upload less c
+    along: Float[Tensor, ""]  # a'c
+    centre: Float[Tensor, ""]  # ||c||
+
+
+class StepWeights(NamedTuple):
+    """What becomes of an upload."""
+
+    trust: Float[Tensor, ""]
+    pace: Float[Tensor, ""]
+    ready: Bool[Tensor, ""]  # whether the model may move
+    direction: Float[Tensor, " 2"]  # shares of the centre and of the upload in the step
+    centre: Float[Tensor, " 2"]  # and in the next centre
+
+
+def no_records(num_clients: int, size: int, weights: Float[Tensor, " d"]) -> Records:
+    """The records before the first upload, with sketches of `size` numbers."""
+    zeros = torch.zeros(num_clients, dtype=torch.float64, device=weights.device)
+    rows = weights.new_zeros(num_clients, min(size, weights.numel()))
+    known, curvature = zeros.bool(), no_curvature(num_clients, weights.device)
+    norms, distances, uploads, kept = (zeros.clone() for _ in range(4))
+    last, base, history = (rows.clone() for _ in range(3))
+    return Records(known, norms, distances, uploads, kept, curvature, last, base, history)
+
+
+def full_standing(num_clients: int, device: torch.device) -> Standing:
+    """The standing before the first upload: all are trusted, and may make one step."""
+    ones = torch.ones(num_clients, dtype=torch.float64, device=device)
+    return Standing(ones, ones.clone(), ones.new_ones(()))
+
+
+def remember_upload(
+    records: Records,
+    sketch: Sketch,
+    centre: Float[Tensor, " d"],
+    arrival: Arrival,
+    momentum: float,
+) -> Position:
+    """See `kernels.operations.remember_upload`."""
+    client, away = arrival.client, arrival.gradient - centre
+    yes, known_before = torch.ones_like(records.known[0]), row(records.known, client)
+    distance = exact_norm(away)
+    for rows, value in (
+        (records.known, yes),
+        (records.norms, exact_norm(arrival.gradient)),
+        (records.distances, distance),
+    ):
+        set_row(rows, client, value, yes)
+    share = torch.minimum(distance, lower_median(records.distances, records.known))
+    share = torch.where(distance > 0, share / distance.clamp(min=TINY), 1)
+    size = records.last.shape[1]
+    upload = sketched(sketch, centre + exactly_scaled(away, share), size)
+    base = sketched(sketch, arrival.base, size)
+    _compare(records, client, known_before, upload, base, momentum)
+    _average(records, client, upload, base, share, momentum)
+    return Position(distance, away.double() @ centre.double(), exact_norm(centre))
+
+
+def _compare(
+    records: Records,
+    client: Int[Tensor, ""],
+    known_before: Bool[Tensor, ""],
+    upload: Float[Tensor, " k"],
+    base: Float[Tensor, " k"],
+    momentum: float,
+) -> None:
+    """Add the cosine between the model's move and the upload's change to the statistics."""
+    moved = (base - row(records.base, client)).double()
+    changed = (upload - row(records.last, client)).double()
+    lengths = exact_norm(moved) * exact_norm(changed)
+    seen = known_before & (lengths > 0)
+    cosine = moved @ changed / torch.where(seen, lengths, 1)
+    update_curvature(records.curvature, client, cosine, seen, momentum)
+
+
+def _average(
+    records: Records,
+    client: Int[Tensor, ""],
+    upload: Float[Tensor, " k"],
+    base: Float[Tensor, " k"],
+    share: Float[Tensor, ""],
+    momentum: float,
+) -> None:
+    uploads = row(records.uploads, client)
+    # A plain mean of the first uploads, so that the very first does not count for long.
+    before = (uploads / (uploads + 1)).clamp(max=momentum)
+    history = torch.lerp(upload, row(records.history, client), before.to(upload.dtype))
+    kept = torch.lerp(share, row(records.kept, client), before)
+    for rows, value in (
+        (records.last, upload),
+        (records.base, base),
+        (records.history, history),
+        (records.kept, kept),
+        (records.uploads, uploads + 1),
+    ):
+        set_row(rows, client, value, torch.ones_like(records.known[0]))
+
+
+def judge_clients(
+    records: Records,
+    trust: Float[Tensor, " n"],
+    members: Int[Tensor, " p"],
+    due: Bool[Tensor, ""],
+    momentum: float,
+    peer_weights: Callable[..., Float[Tensor, " p"]],
+) -> None:
+    """See `kernels.operations.judge_clients`; `peer_weights` is the operation of that name."""
+    weights = curvature_weights(records.curvature, momentum, records.known, CREDIT)
+    weights = weights * rise(records.kept, CUT, SPARED)
+    # Who was seen through is left out: it must not explain others, nor make their groups large.
+    left = records.known & (weights > 0)
+    by_peers = peer_weights(records.history, members, left, due)
+    weights = weights.index_select(0, members) * by_peers
+    before = trust.index_select(0, members)
+    judged = due & records.known.index_select(0, members)
+    trust.index_copy_(0, members, torch.where(judged, torch.lerp(before, weights, NEWS), before))
+
+
+def weigh_step(
+    records: Records, standing: Standing, client: Int[Tensor, ""], position: Position
+) -> StepWeights:
+    """See `kernels.operations.weigh_step`."""
+    trust, pace = row(standing.trust, client), _spend_pace(records, standing, client)
+    # By pace: who uploads often and may not spend must not make the others' steps longer.
+    standing.mean_trust.lerp_(trust, RATE * pace)
+    radius, stretch = _radius(records)
+    length = torch.minimum(position.distance, radius) / position.distance.clamp(min=TINY)
+    factor = trust * pace / standing.mean_trust.clamp(min=SHORTEST)
+    ready = (factor > 0) & (2 * records.known.sum() > len(records.known))
+    towards = torch.where(ready, TOWARDS / len(records.known) * trust * pace * length, 0)
+    direction = torch.stack([factor * (1 - stretch * length), factor * stretch * length])
+    return StepWeights(trust, pace, ready, direction, _next_centre(records, position, towards))
+
+
+def _spend_pace(records: Records, standing: Standing, client: Int[Tensor, ""]) -> Float[Tensor, ""]:
+    """What the client may spend on this step, at most 1; the others earn, in place."""
+    if len(standing.earned) == 1:
+        return standing.earned[0].clone()  # nobody else uploads, so it could never earn a step
+    saved = row(standing.earned, client)
+    spent = saved.clamp(max=1)
+    others = (records.known.sum() - 1).clamp(min=1)
+    standing.earned.add_(PACE / others).clamp_(max=SAVED)
+    set_row(standing.earned, client, saved - spent, torch.ones_like(records.known[0]))
+    return spent
+
+
+def _radius(records: Records) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """The distance uploads are clipped to, and by how much what is left is stretched in return.
+
+    The stretch keeps the mean length of a step where clipping shortens honest uploads: the mean of
+    distances up to two radii over that of distances up to one.
+    """
+    distances = torch.where(records.known, records.distances, 0)
+    radius = torch.minimum(median_of_all(records, distances), median_of_all(records, records.norms))
+    longer, shorter = (torch.minimum(distances, k * radius).sum() for k in (2, 1))
+    return radius, torch.where(shorter > 0, longer / shorter.clamp(min=TINY), 1)
+
+
+def median_of_all(records: Records, values: Float[Tensor, " n"]) -> Float[Tensor, ""]:
+    """The lower median of all clients; those that are not known count with 0."""
+    values = torch.where(records.known, values, 0)
+    return values.sort().values[(len(values) - 1) // 2]
+
+
+def _next_centre(
+    records: Records, position: Position, towards: Float[Tensor, ""]
+) -> Float[Tensor, " 2"]:
+    """Shares of the centre and of the upload in the next centre, which goes `towards` the upload.
+
+    It stays within twice the median client's norm, wherever those who are trusted lead it.
+    """
+    distance, along, centre = position
+    norm = (centre**2 + 2 * towards * along + (towards * distance) ** 2).clamp(min=0).sqrt()
+    longest = 2 * median_of_all(records, records.norms)
+    shrink = torch.where((towards > 0) & (norm > longest), longest / norm.clamp(min=TINY), 1)
+    return torch.stack([shrink * (1 - towards), shrink * towards])
+
+
+def take_step(
+    centre: Float[Tensor, " d"], upload: Float[Tensor, " d"], weights: StepWeights
+) -> Float[Tensor, " d"]:
+    """See `kernels.operations.take_step`."""
+    of_centre, of_upload = weights.direction.unbind()
+    direction = exactly_scaled(centre, of_centre) + exactly_scaled(upload, of_upload)
+    of_centre, of_upload = weights.centre.unbind()
+    centre.copy_(exactly_scaled(centre, of_centre) + exactly_scaled(upload, of_upload))
+    return direction
