@@ -169,7 +169,7 @@ def judge_clients(
     momentum: float,
     peer_weights: Callable[..., Float[Tensor, " p"]],
 ) -> None:
-    """See `kernels.operations.judge_clients`; `peer_weights` is the operation of that name."""
+    """See `kernels.operations.judge_clients`, and for the last `kernels.reference.peer_weights`."""
     weights = curvature_weights(records.curvature, momentum, records.known, CREDIT)
     weights = weights * rise(records.kept, CUT, SPARED)
     # Who was seen through is left out: it must not explain others, nor make their groups large.

@@ -56,6 +56,8 @@ def sitting(panels: Panels, turn: Int[Tensor, ""]) -> Int[Tensor, " p"]:
     """
     clients = len(panels.order)
     size = panel_size(clients)
+    if size == clients:
+        return panels.order
     start = turn % _num_panels(clients) * size
     places = (start + torch.arange(size, device=turn.device)) % clients
     return panels.order.index_select(0, places)

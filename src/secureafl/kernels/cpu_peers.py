@@ -23,11 +23,11 @@ _ONE_THREAD = 64  # rows of a matrix that NumPy surely inverts on one thread
 
 
 def peer_weights(history: Tensor, members: Tensor, known: Tensor, due: Tensor) -> Tensor:
-    """See `kernels.operations.peer_weights`."""
+    """See `kernels.reference.peer_weights`."""
     chosen = known.index_select(0, members)
     weights = torch.zeros(len(members), dtype=torch.float64)
     if chosen.any():
-        # Of few float32 rows torch's product takes five times as long as of float64.
+        # Squares of large float32 overflow; of few rows the product is five times as fast besides.
         rows = history.index_select(0, members[chosen]).double()
         gram = (rows @ rows.T).numpy()
         weights[chosen] = torch.from_numpy(_novelty_weights(gram) * _group_weights(gram))

@@ -18,7 +18,7 @@ _MOST = 128  # clients, whose matrices lie in the registers of one block
 
 
 def peer_weights(history: Tensor, members: Tensor, known: Tensor, due: Tensor) -> Tensor:
-    """See `kernels.operations.peer_weights`."""
+    """See `kernels.reference.peer_weights`."""
     clients, size = len(members), history.shape[1]
     if clients > _MOST or history.dtype != torch.float32:
         return reference.peer_weights(history, members, known, due)

@@ -186,19 +186,6 @@ def similarity_weights(
     )
 
 
-def peer_weights(
-    history: Float[Tensor, "n k"],
-    members: Int[Tensor, " p"],
-    known: Bool[Tensor, " n"],
-    due: Bool[Tensor, ""],
-) -> Float[Tensor, " p"]:
-    """Weights of the members from their update histories (`core.peers`); 0 for the unknown.
-
-    Where they are not `due`, what is returned means nothing: a GPU then skips the work.
-    """
-    return version_for(history).peer_weights(history, members, known, due)
-
-
 def remember_upload(
     records: Records,
     sketch: Sketch,

@@ -262,9 +262,12 @@ def update_momentum(
 
 
 def peer_weights(history: Tensor, members: Tensor, known: Tensor, due: Tensor) -> Tensor:
-    """See `kernels.operations.peer_weights`."""
-    rows = history.index_select(0, members)
-    return peers.peer_weights((rows @ rows.T).double(), known.index_select(0, members))
+    """Weights of the members from their update histories (`core.peers`); 0 for the unknown.
+
+    Where they are not `due`, what is returned means nothing: a GPU then skips the work.
+    """
+    rows = history.index_select(0, members).double()  # squares of large float32 overflow
+    return peers.peer_weights(rows @ rows.T, known.index_select(0, members))
 
 
 def judge_clients(

@@ -1,0 +1,54 @@
+"""The fast versions of the operations of trust clipping against the plain ones."""
+
+import pytest
+import torch
+
+from secureafl.core.clipping import full_standing, no_records
+from secureafl.core.trees import name_tensors
+from secureafl.core.types import Arrival
+from secureafl.kernels import cpu_clipping, reference
+from secureafl.linalg.sketch import draw_sketch
+
+SIZE = 64
+
+
+def play(version, device, clients, dim, uploads=60):
+    """All that a version keeps after some uploads, and the directions of the steps."""
+    torch.manual_seed(clients)
+    sketch = draw_sketch(dim, SIZE, torch.device(device))
+    centre = torch.zeros(dim, device=device)
+    records, standing = no_records(clients, SIZE, centre), full_standing(clients, centre.device)
+    members = torch.randperm(clients, device=device)
+    kinds, steps, model = torch.randn(3, dim), [], torch.zeros(dim)
+    for number in range(uploads):
+        client = int(torch.randint(clients, ()))
+        gradient = kinds[client % 3] + torch.randn(dim)
+        # The only client there is sets the length; what is left after 1e25 would be rounding.
+        gradient *= {5: 0.0, 9: 1e25 if clients > 1 else 1.0, 20: 1e-25}.get(number, 1.0)
+        model = model - 0.1 * gradient.clamp(-3, 3)
+        given = torch.tensor(client), torch.tensor(0), gradient, model
+        arrival = Arrival(*(tensor.to(device) for tensor in given))
+        position = version.remember_upload(records, sketch, centre, arrival, 0.9)
+        due = torch.tensor(number % 3 == 0, device=device)
+        version.judge_clients(records, standing.trust, members, due, 0.9)
+        weights = version.weigh_step(records, standing, arrival.client, position)
+        steps.append(version.take_step(centre, arrival.gradient, weights).cpu())
+    return torch.stack(steps), centre.cpu(), records, standing
+
+
+@pytest.mark.parametrize(("clients", "dim"), [(1, 40), (2, 64), (7, 1000), (33, 1000), (140, 333)])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_uploads_leave_what_the_plain_version_leaves(device, clients, dim):
+    if device == "cuda":
+        pytest.skip("needs a GPU") if not torch.cuda.is_available() else None
+        from secureafl.kernels import gpu as version
+    else:
+        version = cpu_clipping
+    steps, centre, *kept = play(version, device, clients, dim)
+    plain_steps, plain_centre, *expected = play(reference, "cpu", clients, dim)
+    torch.testing.assert_close(steps, plain_steps, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(centre, plain_centre, rtol=1e-4, atol=1e-5)
+    found, expected = (name_tensors(state, "") for state in (kept, expected))
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name].cpu(), tensor, rtol=1e-3, atol=1e-4, msg=name)
