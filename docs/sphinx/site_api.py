@@ -82,7 +82,9 @@ def plain(comment: str) -> str:
     return "".join(part if part.startswith("`") else escape(part) for part in parts)
 
 
-def add_fields(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+def add_fields(
+    app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]
+) -> None:
     """Put a plug-in's name before the docstring of its class, and its fields behind it."""
     if not isinstance(thing, type):
         return

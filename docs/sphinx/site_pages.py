@@ -1,4 +1,4 @@
-"""Sphinx: links that work on GitHub lead somewhere on the site too, and pictures follow the theme.
+"""Sphinx: pages that read well on GitHub gain links, and pictures follow the theme.
 
 A page may link to any file of the repository. What is not part of the site leads to GitHub; what
 does not exist is left to MyST, which warns, and a warning ends the build.
@@ -7,6 +7,7 @@ does not exist is left to MyST, which warns, and a warning ends the build.
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,27 @@ class LinksOutOfTheSite(SphinxTransform):
         return included.parent if included else (DOCS / self.env.docname).parent
 
 
+class NamesToReference(SphinxTransform):
+    """Let public names between backticks lead to the reference: `RunResult`, `secureafl.fit`."""
+
+    default_priority = 5  # before Sphinx looks where references lead
+
+    def apply(self, **kwargs: Any) -> None:
+        """Make a link of each; one that leads nowhere stays as it was."""
+        if self.env.docname.startswith("reference/"):
+            return
+        for literal in list(self.document.findall(nodes.literal)):
+            name = re.fullmatch(r"(?:secureafl\.)?([A-Z]\w+(\.\w+)*)", literal.astext())
+            name = name or re.fullmatch(r"secureafl\.(\w+(\.\w+)*)(\(.*\))?", literal.astext())
+            inside = isinstance(literal.parent.parent, (nodes.reference, addnodes.pending_xref))
+            if name and not inside and not isinstance(literal.parent, nodes.reference):
+                words = {"refdomain": "py", "reftype": "obj", "refdoc": self.env.docname}
+                words |= {"reftarget": f"secureafl.{name[1]}", "refexplicit": True}
+                link = addnodes.pending_xref("", **words, refwarn=False)
+                literal.replace_self(link)
+                link.append(literal)
+
+
 class PicturesByTheme(SphinxTransform):
     """A picture NAME-light.png is NAME-dark.png where the page is dark."""
 
@@ -81,5 +103,6 @@ class PicturesByTheme(SphinxTransform):
 def setup(app: Sphinx) -> dict[str, bool]:
     """Tell Sphinx."""
     app.add_transform(LinksOutOfTheSite)
+    app.add_transform(NamesToReference)
     app.add_transform(PicturesByTheme)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
