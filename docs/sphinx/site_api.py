@@ -52,7 +52,7 @@ def fields(cls: type) -> Iterator[tuple[str, str]]:
     comments = {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
     lines = source.splitlines()
     (tree,) = ast.parse(source).body
-    for node in tree.body:  # pyrefly: ignore
+    for node in tree.body:
         if isinstance(node, ast.AnnAssign) and not ast.unparse(node.target).startswith("_"):
             yield _written(node), comments.get(node.end_lineno) or _above(node, lines, comments)
 

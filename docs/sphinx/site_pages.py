@@ -37,11 +37,12 @@ class LinksOutOfTheSite(SphinxTransform):
         kinds = (addnodes.download_reference, addnodes.pending_xref)
         found = [node for node in self.document.findall() if isinstance(node, kinds)]
         for node in found:
-            if node["reftype"] == "myst" and node.get("refdomain") != "doc":
-                self._lead(node)
+            outside = node["reftarget"].startswith("/")  # Markdown, but no page of the site
+            if node["reftype"] == "myst" and (outside or node.get("refdomain") != "doc"):
+                self._lead(node, f"{node['reftarget']}.md" if outside else node["reftarget"])
 
-    def _lead(self, node: nodes.Element) -> None:
-        target, _, anchor = node["reftarget"].partition("#")
+    def _lead(self, node: nodes.Element, link: str) -> None:
+        target, _, anchor = link.partition("#")
         if not target:
             return
         path = (self._folder() / target).resolve()
