@@ -90,7 +90,9 @@ def add_fields(
         return
     if thing in kinds():
         page = inspect.getdoc(inspect.getmodule(thing)) or ""  # its idea and where it is from
-        lines[:0] = [f'*In experiments:* ``"{kinds()[thing]}"``', "", *page.splitlines(), ""]
+        kind = kinds()[thing]
+        lines[:0] = [f'*In experiments:* ``"{kind}"``', "", *page.splitlines(), ""]
+        lines[:0] = [f".. index:: ! {kind}", ""]  # what a search for it finds first
     if has_fields(thing):
         own = [f"- ``{text}``" + (f": {plain(why)}" if why else "") for text, why in fields(thing)]
         lines += ["", ".. rubric:: Fields", "", *own, ""] if own else []
