@@ -35,6 +35,7 @@ html_title = "SecureAFL"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_copy_source = False
+html_show_search_summary = False  # a page without a server may not read others
 html_show_sourcelink = False
 html_theme_options = {
     "source_repository": "https://github.com/secureafl/secureafl/",
