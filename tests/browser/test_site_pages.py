@@ -1,7 +1,5 @@
 """The site of the docs, as people see it and search it, from a file and without a network."""
 
-import inspect
-
 import pytest
 from browser.looks import FAINT
 from docs_names import ROOT
@@ -27,9 +25,9 @@ def test_every_public_name_and_plug_in_has_a_place(site):
     inventory = pytest.importorskip("sphinx.util.inventory").InventoryFile
     found = inventory.loads((site / "objects.inv").read_bytes(), uri="").data
     known = {name for kind, names in found.items() if kind.startswith("py:") for name in names}
-    tables = (vars(getattr(secureafl, folder)).values() for folder in FOLDERS - {"testing"})
-    dicts = [table for values in tables for table in values if isinstance(table, dict)]
-    classes = {cls for table in dicts for cls in table.values() if inspect.isclass(cls)}
+    folders = (vars(getattr(secureafl, folder)).items() for folder in FOLDERS - {"testing"})
+    tables = [value for items in folders for name, value in items if name.isupper()]
+    classes = {cls for table in tables for cls in table.values()}
     places = {name.rpartition(".")[2] for name in known}
     assert {*PUBLIC, *(f"secureafl.{folder}" for folder in FOLDERS)} - known == set()
     assert len(classes) > 60
