@@ -33,7 +33,7 @@ def main() -> None:
 
 def executed(path: Path, kernel: KernelManager) -> Any:
     """A notebook with new outputs, run among nothing but its own names."""
-    notebook = nbformat.read(path, as_version=4)
+    notebook: Any = nbformat.read(path, as_version=4)
     notebook.cells.insert(0, nbformat.v4.new_code_cell("%reset -f"))
     NotebookClient(notebook, km=kernel, timeout=120).execute(cleanup_kc=False)
     del notebook.cells[0]
