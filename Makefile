@@ -2,8 +2,11 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
+# Any warning is an error, such as a link that leads nowhere; nothing is kept from the last time.
+SITE := $(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env \
+	--conf-dir docs/sphinx --doctree-dir build/doctrees docs build/site
 
-.PHONY: demo demo-deploy test test-all lint format bench clean help
+.PHONY: demo demo-deploy test test-all lint docs format bench clean help
 
 help:
 	@echo "make demo      watch SecureAFL beat a poisoning attack (about 4 minutes)"
@@ -11,7 +14,8 @@ help:
 	@echo "make test      lint and all tests (under 10 minutes on 2 cores)"
 	@echo "make test-all  the slow tests too, among them sweeps on Ray and submitit and an installed wheel"
 	@echo "make bench     time the server step against the memory floor"
-	@echo "make lint      ruff, pyrefly, import-linter"
+	@echo "make lint      ruff, pyrefly, import-linter, and the docs as a site without a warning"
+	@echo "make docs      the docs as a site, with search; says where to open it"
 	@echo "make format    let ruff rewrite the code"
 
 $(VENV)/ready: pyproject.toml constraints.txt
@@ -38,6 +42,11 @@ lint: $(VENV)/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/pyrefly check
 	$(BIN)/lint-imports
+	$(SITE)
+
+docs: $(VENV)/ready
+	$(SITE)
+	@echo "open build/site/index.html in a browser; it needs no server and no network"
 
 bench: $(VENV)/ready
 	$(BIN)/secureafl bench --quick

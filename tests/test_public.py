@@ -54,6 +54,12 @@ def test_public_name_has_examples_that_hold(name):
     assert not said, "".join(said)
 
 
+def test_every_public_name_has_its_place_in_the_reference():
+    pages = (page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
+    named = re.findall(r"^\.\. auto\w+:: (\S+)$", "\n".join(pages), re.MULTILINE)
+    assert sorted(named) == [f"secureafl.{name}" for name in secureafl.__all__]
+
+
 def test_importing_the_package_does_not_import_torch():
     code = "import secureafl, sys; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

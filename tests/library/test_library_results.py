@@ -58,6 +58,7 @@ def test_figure_shows_the_main_metric_over_rounds(result, tmp_path):
 def test_notebooks_get_a_table_and_a_picture(result):
     page = result._repr_html_()
     assert "<td>kardam</td>" in page
+    assert result.plot()._repr_png_().startswith(b"\x89PNG")  # also without pyplot
     assert "data:image/png;base64," in page
     assert "<script" not in page
 

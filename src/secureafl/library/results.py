@@ -6,7 +6,6 @@ import base64
 import functools
 import html
 import importlib
-import io
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,9 +21,9 @@ from secureafl.toml import read_toml
 
 if TYPE_CHECKING:
     import pandas
-    from matplotlib.figure import Figure
     from torch import nn
 
+    from secureafl.presentation.plotting import NotebookFigure
     from secureafl.runtime.trained_model import TrainedModel
 
 
@@ -102,7 +101,7 @@ class RunResult:
 
         return load_model(self.path, self._module)
 
-    def plot(self, metric: str | None = None) -> Figure:
+    def plot(self, metric: str | None = None) -> NotebookFigure:
         """Draw a metric over rounds, the main one unless told; the figure can be saved."""
         return RunResults([self.path]).plot(metric)
 
@@ -150,16 +149,15 @@ class RunResults(Sequence[RunResult]):
         """A row for each run: what it was, its metrics, and how many uploads were accepted."""
         return _pandas().DataFrame(self._rows())
 
-    def plot(self, metric: str | None = None) -> Figure:
+    def plot(self, metric: str | None = None) -> NotebookFigure:
         """Draw a metric over rounds: a line for each run, a panel for each attack."""
-        drawing = _import("matplotlib.figure", "plot", "matplotlib")
-        ticker = importlib.import_module("matplotlib.ticker")
-        from secureafl.presentation.plotting import our_style
+        ticker = _import("matplotlib.ticker", "plot", "matplotlib")
+        from secureafl.presentation.plotting import NotebookFigure, our_style
 
         chosen = self._metric(metric)
         scenes = list(dict.fromkeys(label.scene for label in self._labels))
         with our_style():
-            figure = drawing.Figure(figsize=(4.5 * len(scenes) + 1, 3.5), layout="constrained")
+            figure = NotebookFigure(figsize=(4.5 * len(scenes) + 1, 3.5), layout="constrained")
             axes = figure.subplots(1, len(scenes), sharey=True, squeeze=False)[0]
             for axis, scene in zip(axes, scenes, strict=True):
                 self._draw(axis, scene, chosen)
@@ -219,9 +217,7 @@ class RunResults(Sequence[RunResult]):
             figure = self.plot()
         except ConfigError:
             return ""
-        out = io.BytesIO()
-        figure.savefig(out, format="png", dpi=96)
-        data = base64.b64encode(out.getvalue()).decode()
+        data = base64.b64encode(figure._repr_png_()).decode()
         return f'<img alt="test metric over rounds" src="data:image/png;base64,{data}">'
 
 

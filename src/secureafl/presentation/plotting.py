@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import io
 from collections.abc import Iterator
 
 import matplotlib
+from matplotlib.figure import Figure
 
 FONT = "DejaVu Sans"  # comes with matplotlib, so figures do not depend on the machine's fonts
 _STYLE = {
@@ -29,3 +31,12 @@ def our_style() -> Iterator[None]:
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_STYLE)
         yield
+
+
+class NotebookFigure(Figure):
+    """A figure that a notebook draws, also where nobody has imported pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        out = io.BytesIO()
+        self.savefig(out, format="png", dpi=96)
+        return out.getvalue()
