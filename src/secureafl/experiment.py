@@ -22,11 +22,14 @@ from secureafl.core.protocols import (
     Defense,
     Estimator,
     Partition,
+    ServerOptimizer,
     Task,
 )
+from secureafl.core.schedule import Schedule
 from secureafl.defenses import DEFENSES, SecureAflHardened
 from secureafl.estimators import ESTIMATORS
 from secureafl.kernels.dispatch import Kernels
+from secureafl.optimizers import OPTIMIZERS, Sgd
 from secureafl.partitions import PARTITIONS, LabelGroups
 from secureafl.tasks import TASKS, FashionMnist
 from secureafl.toml import read_toml, write_toml
@@ -39,6 +42,7 @@ TABLES: dict[type, settings.Table] = {
     Task: TASKS,
     Partition: PARTITIONS,
     ArrivalModel: ARRIVALS,
+    ServerOptimizer: OPTIMIZERS,
 }
 
 # The fields of an experiment that take a plug-in.
@@ -48,6 +52,7 @@ _PLUG_INS: dict[str, type] = {
     "arrivals": ArrivalModel,
     "defense": Defense,
     "attack": Attack,
+    "server_optimizer": ServerOptimizer,
 }
 
 
@@ -162,6 +167,8 @@ class Experiment:
     arrivals: ArrivalModel = field(default_factory=Uniform)
     defense: Defense = field(default_factory=SecureAflHardened)
     attack: Attack = field(default_factory=NoAttack)
+    server_optimizer: ServerOptimizer = field(default_factory=Sgd)
+    server_schedule: Schedule = field(default_factory=Schedule)  # of that optimiser's moves
 
     def __post_init__(self) -> None:
         self._check_plug_ins()
