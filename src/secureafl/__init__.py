@@ -67,6 +67,8 @@ if TYPE_CHECKING:
     from secureafl.experiment import read_experiment as read_experiment
     from secureafl.library.export import export_model as export_model
     from secureafl.library.fitting import fit as fit
+    from secureafl.library.redteaming import RedTeamResult as RedTeamResult
+    from secureafl.library.redteaming import red_team as red_team
     from secureafl.library.results import RunResult as RunResult
     from secureafl.library.results import RunResults as RunResults
     from secureafl.library.running import compare as compare
@@ -115,6 +117,7 @@ _NAMES = {
     "experiment": "Evaluation Experiment Training from_mapping read_experiment",
     "library.export": "export_model",
     "library.fitting": "fit",
+    "library.redteaming": "RedTeamResult red_team",
     "library.results": "RunResult RunResults",
     "library.running": "compare run run_grid",
     "linalg.rows": "masked mean_of median_of",

@@ -46,7 +46,7 @@ TABLES: dict[type, settings.Table] = {
 }
 
 # The fields of an experiment that take a plug-in.
-_PLUG_INS: dict[str, type] = {
+PLUG_INS: dict[str, type] = {
     "task": Task,
     "partition": Partition,
     "arrivals": ArrivalModel,
@@ -183,7 +183,7 @@ class Experiment:
         self._check_malicious()
 
     def _check_plug_ins(self) -> None:
-        for name, protocol in _PLUG_INS.items():
+        for name, protocol in PLUG_INS.items():
             value = getattr(self, name)
             if isinstance(value, str):
                 remedy = f"give the object, or use from_mapping({{{name!r}: {value!r}}})"
