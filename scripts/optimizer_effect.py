@@ -20,11 +20,13 @@ from secureafl.tasks import FashionMnist
 OPTIMIZERS: list[tuple[str, dict[str, Any]]] = [
     ("sgd, rate 1", {"kind": "sgd"}),
     ("sgd, rate 0.5", {"kind": "sgd", "learning_rate": 0.5}),
-    ("sgd, rate 0.3", {"kind": "sgd", "learning_rate": 0.3}),
+    ("sgd, rate 0.25", {"kind": "sgd", "learning_rate": 0.25}),
+    ("sgd, rate 0.1", {"kind": "sgd", "learning_rate": 0.1}),
     ("sgd, rate 0.05, momentum 0.8", {"kind": "sgd", "learning_rate": 0.05, "momentum": 0.8}),
     ("adagrad, rate 0.01", {"kind": "adagrad", "learning_rate": 0.01}),
+    ("adam, rate 0.001", {"kind": "adam", "learning_rate": 0.001}),
     ("adam, rate 0.003", {"kind": "adam", "learning_rate": 0.003}),
-    ("yogi, rate 0.003", {"kind": "yogi", "learning_rate": 0.003}),
+    ("yogi, rate 0.001", {"kind": "yogi", "learning_rate": 0.001}),
 ]
 
 
@@ -80,7 +82,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--seeds", default="0,1")
     parser.add_argument("--attack", default="none")
-    parser.add_argument("--defenses", default="async_sgd,secure_afl,trust_clipping")
+    parser.add_argument(
+        "--defenses", default="async_sgd,secure_afl,secure_afl_hardened,trust_clipping"
+    )
     for line in lines(parser.parse_args()):
         print(line, flush=True)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Adagrad:
     """v <- v + step^2; w <- w - learning_rate m / (sqrt(v) + adaptivity)."""
 
-    learning_rate: float = 0.03  # eta
+    learning_rate: float = 0.01
     beta1: float = 0.0  # 0: the last step alone is applied, as in the paper's experiments
     adaptivity: float = 1e-3  # tau
 

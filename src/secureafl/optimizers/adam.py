@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class Adam:
     """v <- beta2 v + (1 - beta2) step^2; w <- w - learning_rate m / (sqrt(v) + adaptivity)."""
 
-    learning_rate: float = 0.01  # eta
+    learning_rate: float = 0.001  # not above adaptivity: no move is longer than the longest step
     beta1: float = 0.9
     beta2: float = 0.99
     adaptivity: float = 1e-3  # tau: the smaller, the more coordinates are evened out

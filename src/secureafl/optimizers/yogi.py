@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class Yogi:
     """v <- v - (1 - beta2) step^2 sign(v - step^2); w <- w - learning_rate m / (sqrt(v) + tau)."""
 
-    learning_rate: float = 0.01  # eta
+    learning_rate: float = 0.001  # not above adaptivity: no move is longer than the longest step
     beta1: float = 0.9
     beta2: float = 0.99
     adaptivity: float = 1e-3  # tau
