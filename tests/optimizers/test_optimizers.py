@@ -1,4 +1,4 @@
-"""Server optimisers against formulas, other libraries, and what they may do to a model."""
+"""Server optimisers against their formulas, and what they may do to a model."""
 
 import dataclasses
 import json
@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from simulation.on_cpu import recorded_engine
 from simulation.small import run, tiny
 
+from secureafl.cli.listing import about
 from secureafl.core.errors import ConfigError, RunError
 from secureafl.core.schedule import Schedule
 from secureafl.core.server import LARGEST_NORM
@@ -21,10 +22,12 @@ from secureafl.estimators import Lbfgs
 from secureafl.experiment import Experiment, from_mapping, to_mapping
 from secureafl.kernels.tiles import products
 from secureafl.optimizers import OPTIMIZERS, Adagrad, Adam, Sgd, Yogi
+from secureafl.presentation.labels import label_runs
 from secureafl.runtime.memory import estimate_memory
 from secureafl.runtime.setup import make_server
 from secureafl.simulation.run import resume_run, start_run
 from secureafl.simulation.simulator import Simulation
+from secureafl.sweep.grid import Grid
 from secureafl.testing.driver import CLIENTS, Driver
 from secureafl.toml import write_toml
 
@@ -62,20 +65,6 @@ def test_moves_are_those_of_the_formulas(optimizer):
     for step in steps(30):
         move, state = optimizer.move(state, torch.from_numpy(step))
         np.testing.assert_allclose(move.numpy(), other.move(step), rtol=1e-12, atol=1e-300)
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_sgd_is_the_one_of_torch(momentum):
-    ours, weights = Sgd(0.2, momentum), torch.zeros(SIZE, dtype=torch.float64)
-    theirs = torch.nn.Parameter(weights.clone())
-    stepping = torch.optim.SGD([theirs], lr=0.2, momentum=momentum)
-    state = ours.init(weights)
-    for step in steps(10):
-        move, state = ours.move(state, torch.from_numpy(step))
-        weights = weights - move
-        theirs.grad = torch.from_numpy(step)
-        stepping.step()
-    torch.testing.assert_close(weights, theirs.detach())
 
 
 @pytest.mark.parametrize("optimizer", [Adam(0.1), Yogi(0.1), Adagrad(0.1)], ids=str)
@@ -232,6 +221,31 @@ def test_memory_of_an_optimizer_is_estimated():
     assert models(Sgd()) == models(None)
     assert models(Sgd(momentum=0.9)) - models(None) == 4000
     assert models(Adam()) - models(None) == 8000
+
+
+def test_runs_are_told_apart_by_their_optimizers():
+    optimizers = ["sgd", {"kind": "adam", "beta2": 0.9}, {"kind": "adam", "beta2": 0.8}]
+    runs = [to_mapping(tiny(defense="async_sgd", server_optimizer=one)) for one in optimizers]
+    assert [found.variant for found in label_runs(runs)] == [
+        "async_sgd (server_optimizer=sgd)",
+        "async_sgd (server_optimizer=adam, beta2=0.9)",
+        "async_sgd (server_optimizer=adam, beta2=0.8)",
+    ]
+
+
+def test_change_of_a_setting_goes_to_the_cells_whose_optimizer_has_it():
+    grid = Grid("", {"defense": "async_sgd"}, {"server_optimizer": ["sgd", "adam"]})
+    cells = grid.cells({"server_optimizer.momentum": 0.5})
+    assert [cell.server_optimizer for cell in cells.values()] == [Sgd(momentum=0.5), Adam()]
+    assert [*cells] == ["sgd", "adam"]
+
+
+@every_kind
+def test_optimizer_is_listed_with_its_citation(kind):
+    found = about(OPTIMIZERS[kind])
+    assert kind in found.title.lower()
+    assert found.citation
+    assert "learning_rate" in found.settings
 
 
 # Whole runs.
