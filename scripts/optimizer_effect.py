@@ -3,7 +3,8 @@
 Four clients with equal shares of the embedded Fashion-MNIST, 20 local steps at rate 0.05, models up
 to ten rounds old; a network of one hidden layer, so that it takes minutes on one core.
 
-python scripts/optimizer_effect.py [--rounds 40] [--seeds 0,1] [--defenses …] [--attack none]
+python scripts/optimizer_effect.py [--rounds 40] [--staleness 10] [--seeds 0,1] [--attack none]
+    [--defenses async_sgd,trust_clipping]
 """
 
 import argparse
@@ -52,6 +53,7 @@ def errors(given: argparse.Namespace, defense: str, optimizer: dict[str, Any], s
         "device": "cpu",
         "threads": 1,
         "partition": "iid",
+        "arrivals": {"kind": "uniform", "max_staleness": given.staleness},
         "training": {"learning_rate": 0.05, "local_steps": 20},
         "evaluation": {"every": 2, "late": 1},
         "attack": given.attack,
@@ -80,6 +82,7 @@ def main() -> None:
     """Run everything and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--staleness", type=int, default=10)
     parser.add_argument("--seeds", default="0,1")
     parser.add_argument("--attack", default="none")
     parser.add_argument(
