@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    State = Float[Tensor, " d"] | tuple[()]  # the momentum, where there is one
-
 
 @dataclass(frozen=True)
 class Sgd:
@@ -33,10 +31,12 @@ class Sgd:
     def __post_init__(self) -> None:
         require_settings(self.learning_rate, momentum=self.momentum)
 
-    def init(self, weights: Float[Tensor, " d"]) -> State:
+    def init(self, weights: Float[Tensor, " d"]) -> Float[Tensor, " d"] | tuple[()]:
         return torch.zeros_like(weights) if self.momentum else ()
 
-    def move(self, state: State, step: Float[Tensor, " d"]) -> tuple[Float[Tensor, " d"], State]:
+    def move(
+        self, state: Float[Tensor, " d"] | tuple[()], step: Float[Tensor, " d"]
+    ) -> tuple[Float[Tensor, " d"], Float[Tensor, " d"] | tuple[()]]:
         if isinstance(state, tuple):
             return self.learning_rate * step, state
         momentum = torch.add(step, state, alpha=self.momentum)
