@@ -17,7 +17,6 @@ from stepping import threads
 from secureafl.core.errors import ConfigError, RunError
 from secureafl.core.events import ForgottenEvent
 from secureafl.core.server import name_changing
-from secureafl.core.trees import name_tensors
 from secureafl.deployment import coordinator as module
 from secureafl.deployment.coordinator import Coordinator
 from secureafl.deployment.journal import Removal, journals, pack, read_journal
@@ -86,8 +85,8 @@ class Clients:
 
 
 def state_of(server):
-    named = name_changing(server._state)
-    return server.round, server.weights.clone(), {n: t.clone() for n, t in named.items()}
+    named = name_changing(server._state).items()
+    return server.round, server.weights.clone(), {name: t.clone() for name, t in named}
 
 
 def same_state(one, other):
@@ -209,7 +208,7 @@ def test_removed_client_is_forgotten_and_the_journal_leads_to_the_same_bits(
             assert server.remove(6) == [ForgottenEvent(4, 1)]
             assert server.remove(6) == []
             forgotten = server._server.forget(opened_copy(experiment, path, tmp_path, before), 1)
-            same_state((4, before[1], named(forgotten)), state_of(server))
+            same_state((4, before[1], name_changing(forgotten)), state_of(server))
             for _ in range(saved.count(4)):
                 server.save()
             assert server.slots.assign(9, 4) == 1
@@ -225,10 +224,6 @@ def test_removed_client_is_forgotten_and_the_journal_leads_to_the_same_bits(
     if (path / BEFORE).exists() or not saved:
         with closed(opened(experiment, path)) as again:
             same_state(state_of(again), reached)
-
-
-def named(state):
-    return name_tensors(state.defense, "defense")
 
 
 def opened_copy(experiment, path, folder, before):
