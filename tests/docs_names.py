@@ -20,6 +20,7 @@ from secureafl.defenses import DEFENSES
 from secureafl.deployment.options import Options
 from secureafl.estimators import ESTIMATORS
 from secureafl.experiment import Experiment
+from secureafl.optimizers import OPTIMIZERS
 from secureafl.partitions import PARTITIONS
 from secureafl.presentation.style import MEANINGS
 from secureafl.tasks import TASKS
@@ -33,6 +34,7 @@ KINDS = {
     "estimator": ESTIMATORS,
     "inner": AGGREGATORS,
     "partition": PARTITIONS,
+    "server_optimizer": OPTIMIZERS,
     "task": TASKS,
 }
 

@@ -24,7 +24,7 @@ from jaxtyping import AbstractArray, jaxtyped
 from torch import Tensor
 
 _CHECKED = re.compile(
-    r"secureafl\.(core|linalg|kernels|aggregators|estimators|defenses|attacks|runtime)\."
+    r"secureafl\.(core|linalg|kernels|aggregators|estimators|optimizers|defenses|attacks|runtime)\."
 )
 _SHAPED = re.compile(r"\[(Tensor|np\.ndarray),|\b(State|Notes|Arrival|Decision)\b")
 _FIRST, _EVERY = 4, 256  # calls in a test

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from secureafl import attacks as attacks
     from secureafl import defenses as defenses
     from secureafl import estimators as estimators
+    from secureafl import optimizers as optimizers
     from secureafl import partitions as partitions
     from secureafl import tasks as tasks
     from secureafl import testing as testing
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
     from secureafl.core.protocols import Defense as Defense
     from secureafl.core.protocols import Estimator as Estimator
     from secureafl.core.protocols import Partition as Partition
+    from secureafl.core.protocols import ServerOptimizer as ServerOptimizer
     from secureafl.core.protocols import Task as Task
+    from secureafl.core.schedule import Schedule as Schedule
     from secureafl.core.server import Server as Server
     from secureafl.core.server import ServerState as ServerState
     from secureafl.core.server import Upload as Upload
@@ -64,6 +67,8 @@ if TYPE_CHECKING:
     from secureafl.experiment import read_experiment as read_experiment
     from secureafl.library.export import export_model as export_model
     from secureafl.library.fitting import fit as fit
+    from secureafl.library.redteaming import RedTeamResult as RedTeamResult
+    from secureafl.library.redteaming import red_team as red_team
     from secureafl.library.results import RunResult as RunResult
     from secureafl.library.results import RunResults as RunResults
     from secureafl.library.running import compare as compare
@@ -98,7 +103,10 @@ _NAMES = {
     "core.events": "ArrivalEvent EvaluationEvent ForgottenEvent",
     "core.flat_model": "call_flat flatten",
     "core.ledger": "Ledger",
-    "core.protocols": "Aggregator ArrivalModel Attack Backdoor Defense Estimator Partition Task",
+    "core.protocols": (
+        "Aggregator ArrivalModel Attack Backdoor Defense Estimator Partition ServerOptimizer Task"
+    ),
+    "core.schedule": "Schedule",
     "core.server": "Server ServerState Upload",
     "core.shares": "require_minority whole_clients",
     "core.trust": "lower_median",
@@ -109,6 +117,7 @@ _NAMES = {
     "experiment": "Evaluation Experiment Training from_mapping read_experiment",
     "library.export": "export_model",
     "library.fitting": "fit",
+    "library.redteaming": "RedTeamResult red_team",
     "library.results": "RunResult RunResults",
     "library.running": "compare run run_grid",
     "linalg.rows": "masked mean_of median_of",
@@ -130,6 +139,7 @@ _FOLDERS = [
     "attacks",
     "defenses",
     "estimators",
+    "optimizers",
     "partitions",
     "tasks",
     "testing",

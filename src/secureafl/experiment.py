@@ -22,11 +22,14 @@ from secureafl.core.protocols import (
     Defense,
     Estimator,
     Partition,
+    ServerOptimizer,
     Task,
 )
+from secureafl.core.schedule import Schedule
 from secureafl.defenses import DEFENSES, SecureAflHardened
 from secureafl.estimators import ESTIMATORS
 from secureafl.kernels.dispatch import Kernels
+from secureafl.optimizers import OPTIMIZERS, Sgd
 from secureafl.partitions import PARTITIONS, LabelGroups
 from secureafl.tasks import TASKS, FashionMnist
 from secureafl.toml import read_toml, write_toml
@@ -39,15 +42,17 @@ TABLES: dict[type, settings.Table] = {
     Task: TASKS,
     Partition: PARTITIONS,
     ArrivalModel: ARRIVALS,
+    ServerOptimizer: OPTIMIZERS,
 }
 
 # The fields of an experiment that take a plug-in.
-_PLUG_INS: dict[str, type] = {
+PLUG_INS: dict[str, type] = {
     "task": Task,
     "partition": Partition,
     "arrivals": ArrivalModel,
     "defense": Defense,
     "attack": Attack,
+    "server_optimizer": ServerOptimizer,
 }
 
 
@@ -162,6 +167,8 @@ class Experiment:
     arrivals: ArrivalModel = field(default_factory=Uniform)
     defense: Defense = field(default_factory=SecureAflHardened)
     attack: Attack = field(default_factory=NoAttack)
+    server_optimizer: ServerOptimizer = field(default_factory=Sgd)
+    server_schedule: Schedule = field(default_factory=Schedule)  # of that optimiser's moves
 
     def __post_init__(self) -> None:
         self._check_plug_ins()
@@ -176,7 +183,7 @@ class Experiment:
         self._check_malicious()
 
     def _check_plug_ins(self) -> None:
-        for name, protocol in _PLUG_INS.items():
+        for name, protocol in PLUG_INS.items():
             value = getattr(self, name)
             if isinstance(value, str):
                 remedy = f"give the object, or use from_mapping({{{name!r}: {value!r}}})"

@@ -127,11 +127,9 @@ class Stream:
     def decide(self, arrival, update):
         """The real step; the state is the stream's from now on."""
         numbers = torch.stack([arrival.client, arrival.staleness, torch.tensor(self.state.round)])
-        decision, weights, state = self.server.decide(
-            self.state.weights, self.state.defense, numbers, update, arrival.base
-        )
-        self.state = self.state._replace(round=self.state.round + 1, weights=weights, defense=state)
-        self.models.append(weights)
+        decision, state = self.server.decide(self.state, numbers, update, arrival.base)
+        self.state = state._replace(round=state.round + 1)
+        self.models.append(state.weights)
         return decision
 
     def would_accept(self, arrival):

@@ -29,7 +29,7 @@ for_every_entry = pytest.mark.parametrize(
 def field_of(protocol):
     """Where an experiment takes such a plug-in."""
     inside = {"Aggregator": "defense.aggregator", "Estimator": "defense.estimator"}
-    names = {"ArrivalModel": "arrivals"}
+    names = {"ArrivalModel": "arrivals", "ServerOptimizer": "server_optimizer"}
     name = protocol.__name__
     return inside.get(name) or names.get(name) or name.lower()
 

@@ -11,13 +11,13 @@ import torch
 
 from secureafl.core.events import ArrivalEvent, ForgottenEvent
 from secureafl.core.flat_model import flatten
-from secureafl.core.server import Server, Upload
+from secureafl.core.server import Upload
 from secureafl.deployment.messages import REFUSALS
 from secureafl.deployment.secret import read_secret
 from secureafl.deployment.trainer import ClientOptions, Trainer
 from secureafl.runs.events import read_events
 from secureafl.runtime.records import stored_experiment
-from secureafl.runtime.setup import seeded_model
+from secureafl.runtime.setup import make_server, seeded_model
 
 
 def replayed_weights(path, attack=None):
@@ -26,9 +26,9 @@ def replayed_weights(path, attack=None):
     events = [e for e in events if isinstance(e, ArrivalEvent | ForgottenEvent)]
     honest = Trainer(dataclasses.replace(made, malicious=0), ClientOptions())
     malicious = Trainer(made, ClientOptions(attack=attack or made.attack))
-    seed = read_secret(path)
-    server = Server(made.defense, made.clients, made.training.server_rate, seed=seed)
-    state = server.start(flatten(seeded_model(made, torch.device("cpu"))))
+    model = seeded_model(made, torch.device("cpu"))
+    server = make_server(made, model, None, seed=read_secret(path))
+    state = server.start(flatten(model))
     answers = Counter(e.round - e.staleness for e in events if isinstance(e, ArrivalEvent))
     state.ledger.lend(0, state.weights, answers[0])
     for event in events:

@@ -124,8 +124,15 @@ def test_client_imports_nothing_that_a_message_names(tmp_path, monkeypatch, text
         TrainerCache(options_from({"allow": [TINY]})).train(job(text), WEIGHTS)
 
 
-def test_defence_of_the_servers_own_is_no_matter_of_its_clients():
-    text = write_experiment(tiny(defense={"kind": "simulation.spies:Surroundings"}))
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"defense": "simulation.spies:Surroundings"},
+        {"server_optimizer": "contract.test_optimizer_contract:Wrong"},
+    ],
+)
+def test_defence_of_the_servers_own_is_no_matter_of_its_clients(own):
+    text = write_experiment(tiny(**own))
     update, _ = TrainerCache(options_from({"allow": [TINY]})).train(job(text), WEIGHTS)
     np.testing.assert_array_equal(update, trained().update)
 

@@ -16,7 +16,7 @@ from stepping import threads
 
 from secureafl.core.errors import ConfigError, RunError
 from secureafl.core.events import ForgottenEvent
-from secureafl.core.trees import name_tensors
+from secureafl.core.server import name_changing
 from secureafl.deployment import coordinator as module
 from secureafl.deployment.coordinator import Coordinator
 from secureafl.deployment.journal import Removal, journals, pack, read_journal
@@ -85,8 +85,8 @@ class Clients:
 
 
 def state_of(server):
-    named = name_tensors(server._state.defense, "defense")
-    return server.round, server.weights.clone(), {n: t.clone() for n, t in named.items()}
+    named = name_changing(server._state).items()
+    return server.round, server.weights.clone(), {name: t.clone() for name, t in named}
 
 
 def same_state(one, other):
@@ -208,7 +208,7 @@ def test_removed_client_is_forgotten_and_the_journal_leads_to_the_same_bits(
             assert server.remove(6) == [ForgottenEvent(4, 1)]
             assert server.remove(6) == []
             forgotten = server._server.forget(opened_copy(experiment, path, tmp_path, before), 1)
-            same_state((4, before[1], named(forgotten)), state_of(server))
+            same_state((4, before[1], name_changing(forgotten)), state_of(server))
             for _ in range(saved.count(4)):
                 server.save()
             assert server.slots.assign(9, 4) == 1
@@ -224,10 +224,6 @@ def test_removed_client_is_forgotten_and_the_journal_leads_to_the_same_bits(
     if (path / BEFORE).exists() or not saved:
         with closed(opened(experiment, path)) as again:
             same_state(state_of(again), reached)
-
-
-def named(state):
-    return name_tensors(state.defense, "defense")
 
 
 def opened_copy(experiment, path, folder, before):
@@ -341,6 +337,34 @@ def test_setting_that_a_later_version_added_does_not_end_an_unfinished_run(tmp_p
         clients.turn(server)
     server.close()
     stored_experiment(path)
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+def test_killed_server_goes_on_with_the_optimizers_state(tmp_path, kind):
+    optimizer = {"kind": kind, **({"momentum": 0.9} if kind == "sgd" else {})}
+    experiment = tiny(
+        clients=4,
+        rounds=9,
+        defense="trust_clipping",
+        server_optimizer=optimizer,
+        server_schedule={"shape": "cosine"},
+    )
+    path = tmp_path / "run"
+    with closed(begun(experiment, path)) as server:
+        clients = Clients(experiment)
+        for number in range(6):
+            clients.turn(server)
+            if number == 3:
+                server.save()  # so that two rounds are in the journal alone
+        left = state_of(server)
+    assert any(name.startswith("optimizer") for name in left[2])
+    server, clients.lent = opened(experiment, path), {}
+    same_state(state_of(server), left)
+    while not server.finished:
+        clients.turn(server)
+    final = server.weights.clone()
+    server.close()
+    assert torch.equal(replayed_weights(path), final)
 
 
 def sessions(path):

@@ -15,14 +15,12 @@ import torch
 from secureafl.bench.clock import Timing, gpu_milliseconds
 from secureafl.bench.host import tensor_bytes
 from secureafl.bench.load import RATE, fill, make_load, make_root_data
-from secureafl.core.server import Server
-from secureafl.core.trees import name_tensors
+from secureafl.core.ledger import Ledger
+from secureafl.core.server import Server, ServerState, name_changing
 from secureafl.defenses.secure_afl import State
 from secureafl.simulation.cuda_graph import Recorded, put_back
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from secureafl.bench.cases import Case
     from secureafl.core.protocols import Defense
 
@@ -88,12 +86,10 @@ def make_step(defense: Defense, case: Case, device: torch.device) -> tuple[Calla
         fill(state, case.parameters)
     numbers = torch.zeros(3, dtype=torch.int64, device=device)  # client, staleness, round
 
+    before = ServerState(0, weights, state, Ledger())
+
     def step() -> None:
-        _, moved, kept = server.decide(weights, state, numbers, gradient, weights)
-        put_back([weights, *_tensors(state)], [moved, *_tensors(kept)])
+        _, after = server.decide(before, numbers, gradient, weights)
+        put_back(*(name_changing(s).values() for s in (before, after)))
 
     return step, state
-
-
-def _tensors(state: Any) -> list[Tensor]:
-    return list(name_tensors(state, "").values())

@@ -20,6 +20,7 @@ class Listed(StrEnum):
     tasks = "tasks"
     partitions = "partitions"
     arrivals = "arrivals"
+    optimizers = "optimizers"
 
 
 def list_(

@@ -73,7 +73,11 @@ def list_table(what: str, verbose: bool) -> None:
 
 
 def _tables() -> Mapping[str, Mapping[str, type]]:
-    plurals = {"Defense": "defenses", "ArrivalModel": "arrivals"}
+    plurals = {
+        "Defense": "defenses",
+        "ArrivalModel": "arrivals",
+        "ServerOptimizer": "optimizers",
+    }
     names = {protocol: protocol.__name__ for protocol in TABLES}
     return {plurals.get(n, f"{n.lower()}s"): TABLES[protocol] for protocol, n in names.items()}
 

@@ -138,20 +138,14 @@ def _bases(
 
 def _in_folders(plans: Sequence[Plan], out: Path | None, fast: bool) -> dict[Path, Plan]:
     """The folder of each search: `out` itself if there is one search, else one in it."""
+    from secureafl.library.redteaming import search_name
+
     if out and len(plans) == 1:
         return {out: plans[0]}
-    found = {(out or Path("runs")) / "-".join(_name_parts(plan, fast)): plan for plan in plans}
+    found = {(out or Path("runs")) / search_name(plan, fast): plan for plan in plans}
     if len(found) < len(plans):
         raise ConfigError("two searches would have the same name; ask for one of them alone")
     return found
-
-
-def _name_parts(plan: Plan, fast: bool) -> list[str]:
-    from secureafl.settings import name_for_files
-
-    base = plan.base
-    parts = ["redteam", name_for_files(base.task), name_for_files(base.defense)]
-    return [*parts, str(base.malicious), plan.against, *["fast"] * fast]
 
 
 def _search(

@@ -23,6 +23,11 @@ def layout(model: nn.Module) -> dict[str, tuple[int, ...]]:
     return {name: tuple(value.shape) for name, value in learnt.items()}
 
 
+def count_statistics(model: nn.Module) -> int:
+    """How many of the flat vector's last numbers are running statistics."""
+    return sum(value.numel() for value in _statistics(model).values())
+
+
 def flatten(model: nn.Module) -> Float[Tensor, " d"]:
     """The model's parameters and statistics, in their order, as one new vector.
 

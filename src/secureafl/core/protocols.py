@@ -163,6 +163,26 @@ class Estimator(Protocol[State]):
 
 
 @runtime_checkable
+class ServerOptimizer(Protocol[State]):
+    """Turns the step that a defence asks for into the model's move.
+
+    It is asked for steps only; where a defence makes none, its state stays as it is. So it must
+    not write to its state in place.
+
+    >>> isinstance(secureafl.optimizers.Adam(), secureafl.ServerOptimizer)
+    True
+    """
+
+    def init(self, weights: Float[Tensor, " d"]) -> State:
+        """State before the first step."""
+        ...
+
+    def move(self, state: State, step: Float[Tensor, " d"]) -> tuple[Float[Tensor, " d"], State]:
+        """What is taken from the model for a step, which is eta times the defence's direction."""
+        ...
+
+
+@runtime_checkable
 class Attack(Protocol[State]):
     """What malicious clients do to their data and to their uploads.
 

@@ -18,14 +18,15 @@ from secureafl.core.errors import ConfigError
 from secureafl.core.inactivity import forget
 from secureafl.core.ledger import Ledger
 from secureafl.core.traits import has_trait
-from secureafl.core.trees import name_tensors
+from secureafl.core.trees import choose_state, name_tensors
 from secureafl.core.types import Arrival, Decision, RootData, ServerSnapshot, ServerView
 from secureafl.linalg.vectors import choose, norm
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
-    from secureafl.core.protocols import Defense
+    from secureafl.core.protocols import Defense, ServerOptimizer
+    from secureafl.core.schedule import Schedule
 
 # No update or step of use is longer. The bound keeps sums, differences and inner products of
 # updates inside float32; longer products are guarded where they are made.
@@ -64,12 +65,22 @@ class ServerState(NamedTuple):
     weights: Float[Tensor, " d"]  # w^t
     defense: Any
     ledger: Ledger
+    optimizer: Any = ()
 
 
 def name_state(state: ServerState) -> dict[str, Tensor]:
     """The tensors in a state, by the names they have in a checkpoint."""
     lent = {f"ledger.{version}": model for version, model in state.ledger.models().items()}
-    return {"weights": state.weights, **name_tensors(state.defense, "defense"), **lent}
+    return {**name_changing(state), **lent}
+
+
+def name_changing(state: ServerState) -> dict[str, Tensor]:
+    """The tensors that `Server.decide` changes: all but the models that were lent."""
+    return {
+        "weights": state.weights,
+        **name_tensors(state.defense, "defense"),
+        **name_tensors(state.optimizer, "optimizer"),
+    }
 
 
 class Engine(Protocol):
@@ -81,8 +92,8 @@ class Engine(Protocol):
 
     def decide(
         self, state: ServerState, upload: Upload, update: Tensor, base: Tensor
-    ) -> tuple[Decision, Tensor, Any]:
-        """What `Server.decide` makes of an upload: decision, new weights, defence's state."""
+    ) -> tuple[Decision, ServerState]:
+        """What `Server.decide` makes of an upload."""
         ...
 
 
@@ -106,6 +117,9 @@ class Server(NamedTuple):
     root_data: RootData | None = None
     samples: Float[Tensor, " n"] | None = None  # of each client, float64, if it counts by them
     seed: int | None = None  # of what a defence draws and clients must not know; None: the system's
+    optimizer: ServerOptimizer | None = None  # None: w <- w - eta * direction
+    schedule: Schedule | None = None  # of the optimiser's moves; None: constant
+    statistics: int = 0  # of the vector's last numbers; they are no optimiser's business
 
     def start(self, weights: Float[Tensor, " d"]) -> ServerState:
         """State before the first arrival."""
@@ -121,7 +135,13 @@ class Server(NamedTuple):
             seed = secrets.randbits(63) if self.seed is None else self.seed
             torch.default_generator.manual_seed(seed)
             state = self.defense.init(self.num_clients, weights)
-        return ServerState(0, weights, state, Ledger())
+        return ServerState(0, weights, state, Ledger(), self._start_optimizer(weights))
+
+    def _start_optimizer(self, weights: Tensor) -> Any:
+        return () if self.optimizer is None else self.optimizer.init(self._learnt(weights))
+
+    def _learnt(self, vector: Tensor) -> Tensor:
+        return vector[: vector.numel() - self.statistics]
 
     def receive(self, state: ServerState, upload: Upload) -> tuple[Decision, ServerState]:
         """One round, at once. Every arrival is a round, whatever becomes of it."""
@@ -151,10 +171,10 @@ class Server(NamedTuple):
         reason = validate_norm(read_length(), update)
         if reason:
             return self.refuse(state, upload, reason)
-        decision, weights, defense = engine.decide(state, upload, update, base)
+        decision, state = engine.decide(state, upload, update, base)
         yield
         decision = decision._replace(scores={**decision.scores, NORM: length})
-        return decision, self.commit(state, upload, weights, defense)
+        return decision, self.commit(state, upload)
 
     def validate_form(self, state: ServerState, upload: Upload, base: Tensor | None) -> str:
         """Why this upload is not one, whatever numbers it holds; empty if it is."""
@@ -168,32 +188,45 @@ class Server(NamedTuple):
         return "wrong_shape" if update.shape != weights.shape else ""
 
     def decide(
-        self,
-        weights: Tensor,
-        defense: Any,
-        numbers: Int[Tensor, " 3"],
-        update: Tensor,
-        base: Tensor,
-    ) -> tuple[Decision, Tensor, Any]:
-        """The defence's step and the new weights; `numbers` are client, staleness and round.
+        self, state: ServerState, numbers: Int[Tensor, " 3"], update: Tensor, base: Tensor
+    ) -> tuple[Decision, ServerState]:
+        """The defence's step and the model's move; `numbers` are client, staleness and round.
 
         Nothing here looks at a tensor's value, so a GPU can record it.
         """
         client, staleness, now = numbers.unbind()
         arrival = Arrival(client, staleness, update, base)
-        decision, defense = self.defense.step(defense, arrival, self._view(now, weights))
+        view = self._view(now, state.weights)
+        decision, defense = self.defense.step(state.defense, arrival, view)
         if not (decision.bounded or decision.direction is update):  # an update was validated
             short = norm(decision.direction) <= LARGEST_NORM
             decision = decision._replace(ready=decision.ready & short)
-        moved = torch.add(weights, decision.direction, alpha=-self.learning_rate)
-        return decision, choose(decision.ready, moved, weights), defense
+        state = state._replace(defense=defense)
+        if self.optimizer is not None:
+            return self._optimize(state, decision, self.optimizer, now)
+        moved = torch.add(state.weights, decision.direction, alpha=-self.learning_rate)
+        return decision, state._replace(weights=choose(decision.ready, moved, state.weights))
 
-    def commit(
-        self, state: ServerState, upload: Upload, weights: Tensor, defense: Any
-    ) -> ServerState:
+    def _optimize(
+        self, state: ServerState, decision: Decision, optimizer: ServerOptimizer, now: Tensor
+    ) -> tuple[Decision, ServerState]:
+        """Move the model as the optimiser says; without a step, model and optimiser stay."""
+        step = self.learning_rate * decision.direction
+        move, after = optimizer.move(state.optimizer, self._learnt(step))
+        if self.schedule is not None:
+            move = move * self.schedule.factor(now)
+        if self.statistics:
+            move = torch.cat([move, step[-self.statistics :]])
+        ready = decision.ready & (norm(move) <= LARGEST_NORM)
+        return decision._replace(ready=ready), state._replace(
+            weights=choose(ready, state.weights - move, state.weights),
+            optimizer=choose_state(ready, after, state.optimizer),
+        )
+
+    def commit(self, state: ServerState, upload: Upload) -> ServerState:
         """Settle the ledger and count the round."""
         state.ledger.settle(upload.version)
-        return ServerState(state.round + 1, weights, defense, state.ledger)
+        return state._replace(round=state.round + 1)
 
     def refuse(
         self, state: ServerState, upload: Upload, reason: str
@@ -203,7 +236,7 @@ class Server(NamedTuple):
         decision = Decision(no, no, torch.zeros_like(state.weights), {}, reason)
         if reason in _UNEXPECTED:
             return decision, state._replace(round=state.round + 1)
-        return decision, self.commit(state, upload, state.weights, state.defense)
+        return decision, self.commit(state, upload)
 
     def forget(self, state: ServerState, client: int) -> ServerState:
         """Without what the defence remembers of a client; should it return, it is a new one."""
@@ -216,7 +249,8 @@ class Server(NamedTuple):
         return ServerSnapshot(self.defense, state.defense, self._view(now, state.weights))
 
     def _view(self, now: Int[Tensor, ""], weights: Tensor) -> ServerView:
-        return ServerView(now, weights, self.learning_rate, self.root_data, self.samples)
+        given = (self.learning_rate, self.root_data, self.samples, self.optimizer is None)
+        return ServerView(now, weights, *given)
 
 
 class _AtOnce(NamedTuple):
@@ -230,10 +264,9 @@ class _AtOnce(NamedTuple):
 
     def decide(
         self, state: ServerState, upload: Upload, update: Tensor, base: Tensor
-    ) -> tuple[Decision, Tensor, Any]:
+    ) -> tuple[Decision, ServerState]:
         numbers = (upload.client, state.round - upload.version, state.round)
-        given = torch.tensor(numbers, device=base.device), update, base
-        return self.server.decide(state.weights, state.defense, *given)
+        return self.server.decide(state, torch.tensor(numbers, device=base.device), update, base)
 
 
 def validate_norm(length: float, update: Tensor) -> str:

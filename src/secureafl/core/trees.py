@@ -1,9 +1,16 @@
 """State as named tensors and back: a state is a tensor, or a (named) tuple of states."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
+
+from secureafl.linalg.vectors import choose
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool
 
 
 def name_tensors(state: Any, prefix: str) -> dict[str, Tensor]:
@@ -37,6 +44,13 @@ def clone(state: Any) -> Any:
     if isinstance(state, Tensor):
         return state.clone()
     return _alike(state, [clone(child) for child in state])
+
+
+def choose_state(flag: Bool[Tensor, ""], one: Any, other: Any) -> Any:
+    """One of two states that are built alike (`linalg.vectors.choose`)."""
+    if isinstance(one, Tensor):
+        return choose(flag, one, other)
+    return _alike(one, [choose_state(flag, *pair) for pair in zip(one, other, strict=True)])
 
 
 def _alike(template: Any, children: list[Any]) -> Any:

@@ -38,7 +38,7 @@ class Decision(NamedTuple):
 
     accepted: Bool[Tensor, ""]
     ready: Bool[Tensor, ""]  # False while there is nothing to step with
-    direction: Float[Tensor, " d"]  # w <- w - eta * direction, if ready
+    direction: Float[Tensor, " d"]  # w <- w - eta * direction, if ready and no optimiser changes it
     scores: dict[str, Tensor]  # what the decision rests on: for report and dashboard
     reason: str  # why, should `accepted` turn out False
     bounded: bool = False  # whether the direction, if ready, is surely not beyond LARGEST_NORM
@@ -82,6 +82,7 @@ class ServerView(NamedTuple):
     learning_rate: float  # eta
     root_data: RootData | None = None  # the server's own clean samples, where it has some
     samples: Float[Tensor, " n"] | None = None  # each client's, if that is how much it counts
+    plain: bool = True  # whether w <- w - eta * direction; if not, an optimiser decides the move
 
 
 class SecantProducts(NamedTuple):

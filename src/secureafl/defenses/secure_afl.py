@@ -28,7 +28,7 @@ from secureafl.core.traits import has_trait
 from secureafl.core.types import Arrival, Decision, Entry, Inner, ServerView
 from secureafl.core.uploads import Uploads, no_uploads, with_upload, without_uploads
 from secureafl.estimators.lbfgs import Lbfgs
-from secureafl.kernels.memory import Memory, no_memory, without_client
+from secureafl.kernels.memory import Memory, no_memory, with_model, without_client
 from secureafl.kernels.operations import (
     after_step,
     filter_update,
@@ -94,6 +94,8 @@ class SecureAfl:
         )
 
     def step(self, state: State, arrival: Arrival, server: ServerView) -> tuple[Decision, State]:
+        if not server.plain:  # the model has not moved by the last direction
+            state = state._replace(memory=with_model(state.memory, server.weights))
         secant = tiled_secant_products(state.memory, arrival)
         # Of the client's last upload, whatever became of that.
         last = secant_products(state.reference, arrival) if state.reference else secant

@@ -49,7 +49,7 @@ from secureafl.runtime.records import (
     write_result,
 )
 from secureafl.runtime.root_data import root_data_for
-from secureafl.runtime.setup import seeded_model
+from secureafl.runtime.setup import make_server, seeded_model
 
 _SMALL_JOURNAL = 16 * 2**20  # bytes that are read and applied again in no time
 
@@ -84,8 +84,7 @@ class Coordinator:
         if made.client_weighting == "samples":
             said = "only clients could say how many they hold"
             raise ConfigError(f"client_weighting = 'samples': {said}")
-        root_data = root_data_for(made, self._test)
-        return Server(made.defense, made.clients, made.scheduled_training.server_rate, root_data)
+        return make_server(made, self._test.model, root_data_for(made, self._test))
 
     @property
     def round(self) -> int:
@@ -259,12 +258,13 @@ class Coordinator:
         weights = named["weights"].to(self.device)
         try:
             defense = rebuild(self._state.defense, "defense", named)
+            optimizer = rebuild(self._state.optimizer, "optimizer", named)
         except KeyError as error:
             begun = read_json(self.folder.path / PROVENANCE)["sessions"][0].get("secureafl")
             lacks = f"its checkpoint lacks {error}, which this version's defence keeps"
             said = f"{lacks}; finish the run with the version that began it ({begun})"
             raise RunError(f"{self.folder.path}: {said}") from None
-        self._state = ServerState(checkpoint.round, weights, defense, Ledger())
+        self._state = ServerState(checkpoint.round, weights, defense, Ledger(), optimizer)
         self._before = checkpoint.seconds
         for event in read_events(self.folder.path):
             if isinstance(event, ArrivalEvent):
@@ -316,7 +316,8 @@ class Coordinator:
         return sum(tensor.nbytes for tensor in name_state(self._state).values())
 
     def _state_bytes(self) -> int:
-        return sum(t.nbytes for t in name_tensors(self._state.defense, "").values())
+        kept = (self._state.defense, self._state.optimizer)
+        return sum(t.nbytes for t in name_tensors(kept, "").values())
 
     def _seconds(self) -> float:
         return self._before + time.monotonic() - self._since

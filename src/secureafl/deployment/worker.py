@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 
 COMPLAINT = "cannot train"  # how lines for the user of `join` begin
-_SERVERS = ("defense", "arrivals")  # tables of an experiment that no client needs
+# Tables of an experiment that no client needs.
+_SERVERS = ("defense", "arrivals", "server_optimizer", "server_schedule")
 
 
 class Job(NamedTuple):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from secureafl.kernels.tiles import allocate
+from secureafl.kernels.tiles import allocate, products
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -38,6 +38,12 @@ def no_memory(num_clients: int, slots: int, weights: Tensor) -> Memory:
         torch.zeros(num_clients, slots, **exact),
         weights.double() @ weights.double(),
     )
+
+
+def with_model(memory: Memory, weights: Float[Tensor, " d"]) -> Memory:
+    """The inner products with the model computed anew, however it has moved: one more pass."""
+    exact = weights.double()
+    return memory._replace(along=products(memory.vectors, weights), squared=exact @ exact)
 
 
 def without_client(memory: Memory, client: Int[Tensor, ""]) -> Memory:

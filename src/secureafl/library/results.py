@@ -7,7 +7,7 @@ import functools
 import html
 import importlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,14 +85,14 @@ class RunResult:
     def history(self) -> pandas.DataFrame:
         """The test metrics over rounds, a row for each evaluation."""
         rows = [{"round": e.round, **e.metrics} for e in read_evaluations(self.path)]
-        return _pandas().DataFrame(rows)
+        return import_pandas().DataFrame(rows)
 
     @functools.cached_property
     def uploads(self) -> pandas.DataFrame:
         """Every upload and the decision on it, with the scores of the defence in columns."""
         found = (event for event in self.events() if isinstance(event, ArrivalEvent))
         rows = [{**event._asdict(), **event.scores} for event in found]
-        return _pandas().DataFrame(rows).drop(columns="scores")
+        return import_pandas().DataFrame(rows).drop(columns="scores")
 
     @functools.cached_property
     def model(self) -> TrainedModel:
@@ -147,11 +147,11 @@ class RunResults(Sequence[RunResult]):
     @property
     def table(self) -> pandas.DataFrame:
         """A row for each run: what it was, its metrics, and how many uploads were accepted."""
-        return _pandas().DataFrame(self._rows())
+        return import_pandas().DataFrame(self._rows())
 
     def plot(self, metric: str | None = None) -> NotebookFigure:
         """Draw a metric over rounds: a line for each run, a panel for each attack."""
-        ticker = _import("matplotlib.ticker", "plot", "matplotlib")
+        ticker = import_optional("matplotlib.ticker", "plot", "matplotlib")
         from secureafl.presentation.plotting import NotebookFigure, our_style
 
         chosen = self._metric(metric)
@@ -201,24 +201,28 @@ class RunResults(Sequence[RunResult]):
         return "\n".join(map(repr, self._runs)) or "<RunResults: none>"
 
     def _repr_html_(self) -> str:
-        rows = self._rows()
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        head = "".join(f"<th>{html.escape(name.replace('_', ' '))}</th>" for name in names)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{_cell(row.get(name))}</td>" for name in names) + "</tr>"
-            for row in rows
-        )
-        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        return table + self._picture()
+        return html_table(self._rows()) + html_picture(self.plot, "test metric over rounds")
 
-    def _picture(self) -> str:
-        """The figure of the main metric; nothing where it cannot be drawn."""
-        try:
-            figure = self.plot()
-        except ConfigError:
-            return ""
-        data = base64.b64encode(figure._repr_png_()).decode()
-        return f'<img alt="test metric over rounds" src="data:image/png;base64,{data}">'
+
+def html_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows of named values as a table for a notebook."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    head = "".join(f"<th>{html.escape(name.replace('_', ' '))}</th>" for name in names)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{_cell(row.get(name))}</td>" for name in names) + "</tr>"
+        for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def html_picture(plot: Callable[[], NotebookFigure], alt: str) -> str:
+    """A figure for a notebook; nothing where it cannot be drawn."""
+    try:
+        figure = plot()
+    except ConfigError:
+        return ""
+    data = base64.b64encode(figure._repr_png_()).decode()
+    return f'<img alt="{html.escape(alt)}" src="data:image/png;base64,{data}">'
 
 
 def _cell(value: Any) -> str:
@@ -230,11 +234,13 @@ def _number(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def _pandas() -> Any:
-    return _import("pandas", "tables", "'secureafl[store]'")
+def import_pandas() -> Any:
+    """Pandas, or the remedy."""
+    return import_optional("pandas", "tables", "'secureafl[store]'")
 
 
-def _import(module: str, what: str, package: str) -> Any:
+def import_optional(module: str, what: str, package: str) -> Any:
+    """A module of an optional package, or the remedy."""
     try:
         return importlib.import_module(module)
     except ImportError:

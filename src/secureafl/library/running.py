@@ -12,6 +12,7 @@ from typing import Any
 
 from secureafl.core.errors import ConfigError, RunError
 from secureafl.experiment import (
+    PLUG_INS,
     TABLES,
     Experiment,
     from_mapping,
@@ -67,7 +68,7 @@ def run(
     >>> [*result.metrics], result.summary["rounds"]
     (['ter'], 3)
     """
-    made = _experiment(experiment)
+    made = as_experiment(experiment)
     path = Path(out) if out is not None else free_folder(_RUNS, run_name(made))
     run_into(made, path, progress, checkpoint_seconds, callbacks)
     return RunResult(path)
@@ -126,7 +127,7 @@ def run_grid(
     grid, name = _grid(experiment, axes)
     folder = Path(out) if out is not None else _RUNS / name
     cells = grid.cells()
-    _refuse_script_classes(cells)
+    refuse_script_classes(cells)
     failed: dict[str, str] = {}
     finished = run_cells(cells, folder, engine, workers, 60.0, not progress, failed, callbacks)
     for cell, message in failed.items():
@@ -225,7 +226,8 @@ def free_folder(parent: Path, name: str) -> Path:
     return path
 
 
-def _experiment(given: Given) -> Experiment:
+def as_experiment(given: Given) -> Experiment:
+    """The experiment that a caller gave in one of several forms."""
     if isinstance(given, Experiment):
         return given
     if isinstance(given, Mapping):
@@ -249,23 +251,24 @@ def _grid(given: Given, axes: Mapping[str, Sequence[Kind]] | None) -> tuple[Grid
         base = to_mapping(given)
     else:
         base = dict(given) if isinstance(given, Mapping) else read_settings(_path(given))
-    plain = {key: [_plain(value) for value in values] for key, values in axes.items()}
+    plain = {key: [as_settings(value) for value in values] for key, values in axes.items()}
     return Grid("grid", base, plain), f"grid-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
-def _plain(value: Kind) -> Any:
+def as_settings(value: Kind) -> Any:
     """A plug-in as a table of settings; anything else as it is."""
     isobject = dataclasses.is_dataclass(value) and not isinstance(value, type)
     return plug_in_settings(value, TABLES) if isobject else value
 
 
-def _refuse_script_classes(cells: Mapping[str, Experiment]) -> None:
+def refuse_script_classes(cells: Mapping[str, Experiment]) -> None:
     """Raise if a cell needs a class of the script itself, which other processes do not run."""
     for experiment in cells.values():
-        for part in (experiment.task, experiment.defense, experiment.attack):
+        for name in PLUG_INS:
+            part = getattr(experiment, name)
             if type(part).__module__ == "__main__":
                 where = "runs in other processes, which import files"
-                name = type(part).__name__
                 raise ConfigError(
-                    f"{name}: a comparison {where}; put the class into a file of its own"
+                    f"{type(part).__name__}: a comparison {where}; "
+                    "put the class into a file of its own"
                 )

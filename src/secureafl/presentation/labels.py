@@ -56,7 +56,11 @@ def as_text(value: Any) -> str:
 def label_runs(experiments: Sequence[Mapping[str, Any]]) -> list[Labels]:
     """Labels for runs that are shown together."""
     flat = [flat_texts(experiment) for experiment in experiments]
-    common = [name for name in _varying(flat) if not name.startswith(_SHARED)]
+    common = [
+        name
+        for name in _varying(flat)
+        if not name.startswith(_SHARED) and _varies_within_a_kind(name, flat)
+    ]
     defenses, attacks, tasks = (
         [kind(experiment, part) for experiment in experiments]
         for part in ("defense", "attack", "task")
@@ -96,8 +100,21 @@ def _varying(flat: Sequence[Mapping[str, str]]) -> list[str]:
     return [name for name in names if len({one.get(name) for one in flat}) > 1]
 
 
+def _varies_within_a_kind(name: str, flat: Sequence[Mapping[str, str]]) -> bool:
+    """Whether a setting differs between runs that have the same kind of plug-in in its table.
+
+    Where kinds differ, so do their settings, and the kind says it all.
+    """
+    table, _, key = name.rpartition(".")
+    values: dict[str | None, set[str | None]] = {}
+    for one in flat:
+        values.setdefault(one.get(f"{table}.kind"), set()).add(one.get(name))
+    return key == "kind" or any(len(found) > 1 for found in values.values())
+
+
 def _spelled_out(settings: Mapping[str, str], names: Iterable[str]) -> str:
-    return ", ".join(f"{n.rpartition('.')[2]}={settings[n]}" for n in names if n in settings)
+    short = {name: name.removesuffix(".kind").rpartition(".")[2] for name in names}
+    return ", ".join(f"{short[n]}={settings[n]}" for n in short if n in settings)
 
 
 def _joined(parts: Iterable[tuple[str, str]]) -> list[str]:

@@ -142,11 +142,12 @@ def over_budget(outcome: Mapping[str, Any]) -> Picture:
         f"Dashed: the result, the worst mean of full runs on held-out seeds. {dotted}"
         "Short runs end earlier, so their level is not the result's.",
         f"The worst {metric} found over {len(outcome['trials'])} attacks tried.",
-        *render_both(4.0, lambda figure: _curve(figure, outcome)),
+        *render_both(4.0, lambda figure: draw_curve(figure, outcome)),
     )
 
 
-def _curve(figure: Figure, outcome: Mapping[str, Any]) -> None:
+def draw_curve(figure: Figure, outcome: Mapping[str, Any]) -> None:
+    """Draw what `over_budget` shows into a figure."""
     axis = figure.add_subplot()
     tried = [
         (t["number"], _height(t["short"])) for t in outcome["trials"] if t["short"] is not None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from secureafl.core.trees import name_tensors
 if TYPE_CHECKING:
     from jaxtyping import Int
 
-    from secureafl.core.protocols import Defense
+    from secureafl.core.protocols import Defense, ServerOptimizer
 
 _WORKING = 6  # vectors of the model's size: weights, gradient, update, step, and room to compute
 
@@ -22,7 +23,7 @@ class MemoryEstimate(NamedTuple):
     """Bytes, by what they are for; activations of a batch come on top."""
 
     server: int  # what the defence remembers
-    models: int  # those that clients still train on, and vectors to compute with
+    models: int  # those that clients still train on, the optimiser's, and some to compute with
 
     @property
     def total(self) -> int:
@@ -36,7 +37,11 @@ class MemoryEstimate(NamedTuple):
 
 
 def estimate_memory(
-    defense: Defense, clients: int, size: int, versions: Int[np.ndarray, " rounds"]
+    defense: Defense,
+    clients: int,
+    size: int,
+    versions: Int[np.ndarray, " rounds"],
+    optimizer: ServerOptimizer | None = None,
 ) -> MemoryEstimate:
     """Estimate what a run takes besides its data.
 
@@ -45,15 +50,21 @@ def estimate_memory(
         clients: Their number.
         size: Length of the model's flat vector.
         versions: The model that each upload answers to, in the order of the uploads.
+        optimizer: The server's, if it has one; its state is made likewise.
     """
-    vector = 4 * size
+    vector, weights = 4 * size, torch.empty(size, device="meta")
+    server = _state_bytes(lambda: defense.init(clients, weights), vector)
+    moments = _state_bytes(lambda: optimizer.init(weights), vector) if optimizer else 0
+    return MemoryEstimate(server, moments + vector * (_most_lent(versions) + _WORKING))
+
+
+def _state_bytes(make: Callable[[], Any], otherwise: int) -> int:
+    """What a state takes; `otherwise` where its rule looks at values, of which there are none."""
     try:
         with torch.random.fork_rng(devices=[]):  # rules may draw, and this one is thrown away
-            state = defense.init(clients, torch.empty(size, device="meta"))
-        server = sum(tensor.nbytes for tensor in name_tensors(state, "").values())
-    except (NotImplementedError, RuntimeError):  # a rule that looks at values
-        server = vector
-    return MemoryEstimate(server, vector * (_most_lent(versions) + _WORKING))
+            return sum(tensor.nbytes for tensor in name_tensors(make(), "").values())
+    except (NotImplementedError, RuntimeError):
+        return otherwise
 
 
 def _most_lent(versions: np.ndarray) -> int:

@@ -7,10 +7,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from secureafl.core.flat_model import count_statistics
 from secureafl.core.random import numpy_generator, torch_generator
+from secureafl.core.schedule import Schedule
+from secureafl.core.server import Server
+from secureafl.optimizers import Sgd
 
 if TYPE_CHECKING:
-    from secureafl.core.types import Data
+    from jaxtyping import Float
+
+    from secureafl.core.types import Data, RootData
     from secureafl.experiment import Experiment
     from secureafl.partitions.shards import Shards
 
@@ -22,6 +28,25 @@ def seeded_model(experiment: Experiment, device: torch.device) -> torch.nn.Modul
         cpu = torch.device("cpu")
         torch.manual_seed(torch_generator(experiment.seed, "model", 0, cpu).initial_seed())
         return experiment.task.model().to(device)
+
+
+def make_server(
+    experiment: Experiment,
+    model: torch.nn.Module,
+    root_data: RootData | None,
+    samples: Float[torch.Tensor, " n"] | None = None,
+    seed: int | None = None,
+) -> Server:
+    """The server of an experiment; `core.server.Server` says what the arguments are."""
+    rate, schedule = experiment.scheduled_training.server_rate, experiment.server_schedule
+    server = Server(experiment.defense, experiment.clients, rate, root_data, samples, seed)
+    if experiment.server_optimizer == Sgd() and schedule == Schedule():
+        return server
+    return server._replace(
+        optimizer=experiment.server_optimizer,
+        schedule=None if schedule == Schedule() else schedule.over(experiment.rounds),
+        statistics=count_statistics(model),
+    )
 
 
 def deal_samples(experiment: Experiment, data: Data) -> Shards:

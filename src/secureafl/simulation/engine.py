@@ -11,8 +11,7 @@ from torch import Tensor
 
 from secureafl.core.decisions import HostDecision, from_numbers, numbers_of, to_host
 from secureafl.core.random import first_draw
-from secureafl.core.server import NORM, Server, ServerState, Upload
-from secureafl.core.trees import name_tensors
+from secureafl.core.server import NORM, Server, ServerState, Upload, name_changing
 from secureafl.core.types import Decision
 from secureafl.linalg.vectors import norm
 from secureafl.runtime.batches import ATTACKER, ROUND, ROWS
@@ -82,10 +81,9 @@ class Eager:
 
     def decide(
         self, state: ServerState, upload: Upload, update: Tensor, base: Tensor
-    ) -> tuple[Decision, Tensor, Any]:
-        """The server's decision on that upload, the new weights and the defence's new state."""
-        given = self._job[:ATTACKER], update, base
-        return self._server.decide(state.weights, state.defense, *given)
+    ) -> tuple[Decision, ServerState]:
+        """The server's decision on that upload, and its state after it."""
+        return self._server.decide(state, self._job[:ATTACKER], update, base)
 
     def to_host(self, decision: Decision) -> HostDecision:
         """The decision of this arrival, once the engine is no longer busy."""
@@ -125,7 +123,7 @@ class Replayed(Eager):
         self._poisoned = Recorded(lambda: super(Replayed, self).train(True), stream)
         self._other = Recorded(self._measure_update, stream)
         self._further: tuple[tuple[Tensor, ...], Recorded] | None = None
-        changed = _tensors(state.weights, state.defense)
+        changed = [*name_changing(state).values()]
         self._step = Recorded(lambda: self._step_in_place(state), stream, changed)
         self._norm: Tensor | None = None  # of the update, where the last replay left it
         self._decision: Decision | None = None  # likewise
@@ -190,12 +188,12 @@ class Replayed(Eager):
 
     def decide(
         self, state: ServerState, upload: Upload, update: Tensor, base: Tensor
-    ) -> tuple[Decision, Tensor, Any]:
+    ) -> tuple[Decision, ServerState]:
         """See `Eager`; the recorded step knows where update and base lie, and writes in place."""
         self._step()
         self._expect(self._numbers)
         assert self._decision is not None
-        return self._decision, state.weights, state.defense
+        return self._decision, state
 
     def to_host(self, decision: Decision) -> HostDecision:
         """See `Eager`; what the recorded step left for the host is not read from the device."""
@@ -208,7 +206,7 @@ class Replayed(Eager):
     def forget(self, state: ServerState, client: int) -> ServerState:
         """See `Eager`; not recorded, because it is rare, but written to where the step looks."""
         forgotten = super().forget(state, client)
-        put_back(*(_tensors(s.weights, s.defense) for s in (state, forgotten)))
+        put_back(*(name_changing(s).values() for s in (state, forgotten)))
         return state
 
     def _expect(self, reading: Reading) -> None:
@@ -216,14 +214,8 @@ class Replayed(Eager):
         self._expected = reading
 
     def _step_in_place(self, state: ServerState) -> None:
-        decision, weights, defense = self._server.decide(
-            state.weights, state.defense, self._job[:ATTACKER], self._update, self._base
-        )
+        decision, after = self._server.decide(state, self._job[:ATTACKER], self._update, self._base)
         self._decision = decision
         # Before anything they rest on is overwritten.
         self._numbers.write(numbers_of(decision))
-        put_back(_tensors(state.weights, state.defense), _tensors(weights, defense))
-
-
-def _tensors(weights: Tensor, defense: Any) -> list[Tensor]:
-    return [weights, *name_tensors(defense, "").values()]
+        put_back(*(name_changing(s).values() for s in (state, after)))

@@ -18,7 +18,7 @@ from secureafl.core.events import Event, ForgottenEvent
 from secureafl.core.flat_model import flatten
 from secureafl.core.inactivity import InactivityTracker
 from secureafl.core.random import first_draw, numpy_generator
-from secureafl.core.server import Server, ServerState, Upload, name_state
+from secureafl.core.server import ServerState, Upload, name_state
 from secureafl.core.traits import has_trait
 from secureafl.core.trees import rebuild
 from secureafl.core.types import Arrival
@@ -30,7 +30,7 @@ from secureafl.runtime.events import arrival_event, evaluation_event
 from secureafl.runtime.exposure import exposure
 from secureafl.runtime.memory import estimate_memory, refuse_too_large
 from secureafl.runtime.root_data import root_data_for
-from secureafl.runtime.setup import count_labels, deal_samples, seeded_model
+from secureafl.runtime.setup import count_labels, deal_samples, make_server, seeded_model
 from secureafl.simulation.engine import Eager, Replayed
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Simulation:
         self._draw_jobs()
         weights = flatten(model)
         needs = (made.defense, made.clients, weights.numel(), self.trace.version)
-        self.memory = estimate_memory(*needs)
+        self.memory = estimate_memory(*needs, made.server_optimizer)
         refuse_too_large(self.memory, self.device)
         self._start_server(weights)
 
@@ -102,9 +102,8 @@ class Simulation:
         if made.client_weighting == "samples":
             held = [len(rows) for rows in self.shards.rows]
             samples = torch.tensor(held, dtype=torch.float64, device=self.device)
-        rate = made.scheduled_training.server_rate
         seed = first_draw(made.seed, "defense")
-        self._server = Server(made.defense, made.clients, rate, root_data, samples, seed)
+        self._server = make_server(made, self._clients.model, root_data, samples, seed)
         self._state = self._server.start(weights)
         self._inactivity = InactivityTracker(made.forget_after)
         self._start_engine()
@@ -250,6 +249,7 @@ class Simulation:
             now = int(named["round"])
             state = self._server.start(named["weights"].to(self.device))
             defense = rebuild(self._state.defense, "defense", named)
+            optimizer = rebuild(self._state.optimizer, "optimizer", named)
             self._attackers.restore(named)
             left = np.bincount(self.trace.version[now:], minlength=self.experiment.rounds + 1)
             for version in np.flatnonzero(left[: now + 1]):
@@ -257,7 +257,7 @@ class Simulation:
                 state.ledger.lend(int(version), model, int(left[version]))
         except KeyError as error:
             raise RunError(f"the checkpoint lacks {error}: it is of another experiment") from error
-        self._state = state._replace(round=now, defense=defense)
+        self._state = state._replace(round=now, defense=defense, optimizer=optimizer)
         self._inactivity = InactivityTracker(self.experiment.forget_after)
         for earlier in range(max(0, now - self.experiment.forget_after), now):
             self._inactivity.mark_active(int(self.trace.client[earlier]), earlier)

@@ -25,10 +25,15 @@ from secureafl.attacks import ATTACKS
 from secureafl.core.errors import ConfigError
 from secureafl.defenses import DEFENSES
 from secureafl.experiment import Experiment, from_mapping, read_settings, with_settings
+from secureafl.optimizers import OPTIMIZERS
 from secureafl.settings import did_you_mean, find_class, short_name
 from secureafl.toml import flatten, read_toml
 
-_TABLES: dict[str, Any] = {"defense": DEFENSES, "attack": ATTACKS}
+_TABLES: dict[str, Any] = {
+    "defense": DEFENSES,
+    "attack": ATTACKS,
+    "server_optimizer": OPTIMIZERS,
+}
 _LABEL_LENGTH = 80  # of one value, in the name of a cell; names of files end at 255
 
 

@@ -10,7 +10,14 @@ The package's own contract tests run the same functions over every built-in plug
 
 from secureafl.testing.attack import check_attack
 from secureafl.testing.defense import check_defense
+from secureafl.testing.optimizer import check_optimizer
 from secureafl.testing.rules import ContractError
 from secureafl.testing.task import check_task
 
-__all__ = ["ContractError", "check_attack", "check_defense", "check_task"]
+__all__ = [
+    "ContractError",
+    "check_attack",
+    "check_defense",
+    "check_optimizer",
+    "check_task",
+]
