@@ -85,7 +85,7 @@ class Network:
 
     def join(self, name, *more):
         words = ["--server", f"127.0.0.1:{self.port}", "--ca", "certs/ca.crt", "--key", name]
-        return self.start(name, "join", *words, "--allow", "reference.tiny_task:TinyTask", *more)
+        return self.start(name, "join", *words, "--task", "reference.tiny_task:TinyTask", *more)
 
     def wait(self, holds, seconds, what):
         until = time.monotonic() + seconds

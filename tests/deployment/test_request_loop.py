@@ -45,7 +45,7 @@ def clock(monkeypatch):
     return made
 
 
-TRAINERS = TrainerCache(options_from({"allow": ["reference.tiny_task:TinyTask"]}))
+TRAINERS = TrainerCache(options_from({"task": "reference.tiny_task:TinyTask"}))
 
 
 def honest(message):

@@ -132,8 +132,9 @@ def join(
     data: Annotated[
         str,
         typer.Option(
-            metavar="FOLDER",
-            help="Folder of the own data; 'dealt': a share of the task's, for tests.",
+            metavar="PLACE",
+            help="Own samples: a folder the task reads, or a file .npz with inputs and labels; "
+            "'dealt': a share of the task's, for tests.",
         ),
     ] = "dealt",
     ca: Annotated[
@@ -157,13 +158,13 @@ def join(
     protect: Annotated[
         Protected, typer.Option(help="What is protected: one sample, or all of this client's.")
     ] = Protected.example,
-    allow: Annotated[
-        list[str] | None,
+    task: Annotated[
+        str,
         typer.Option(
             metavar="MODULE:CLASS",
-            help="Task of one's own that the server may ask for; nothing else is imported.",
+            help="The run's task, if it is not of the package; nothing else is imported.",
         ),
-    ] = None,
+    ] = "",
     attack: Annotated[
         str,
         typer.Option(
@@ -186,8 +187,8 @@ def join(
     from secureafl.sweep.cells import stop_signals
 
     split_address(server)  # a wrong one shows here, not in a node that is started again and again
-    client_options: dict[str, Any] = {"data": data, "attack": _attack(attack, set_ or [])}
-    client_options["allow"] = allow or []
+    client_options: dict[str, Any] = {"data": _own_data(data), "task": _own_task(task)}
+    client_options["attack"] = _attack(attack, set_ or [])
     if clip or noise:
         client_options["privacy"] = {"clip": clip, "noise": noise, "unit": protect.value}
     options_from(client_options)  # a wrong setting shows here, not in the worker
@@ -214,6 +215,24 @@ def _keep_joined(member: Any, told: list[int]) -> None:
         for line in member.complaints():
             print(line, file=sys.stderr, flush=True)
         time.sleep(_TURN_SECONDS)
+
+
+def _own_data(place: str) -> str:
+    """The place of a client's data, if there is one; what is there is read by the worker."""
+    from secureafl.deployment.trainer import DEALT
+
+    if place != DEALT and not Path(place).expanduser().exists():
+        raise ConfigError(f"--data {place}: no such folder or file; give one, or '{DEALT}'")
+    return place
+
+
+def _own_task(kind: str) -> str:
+    """The class of a client's task, which can be imported; a fault shows here, not later."""
+    from secureafl.settings import find_class
+
+    if kind:
+        find_class(kind, {}, "--task")
+    return kind
 
 
 def _attack(name: str, changes: list[str]) -> Any:

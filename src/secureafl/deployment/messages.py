@@ -16,7 +16,7 @@ import numpy as np
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-PROTOCOL = 1  # format of requests and answers, raised when one side would misread the other
+PROTOCOL = 2  # format of requests and answers, raised when one side would misread the other
 
 # Records of an answer: one of the first two, the others may come along.
 UPDATE = "update"  # what the server steps against: gradients, by name of the model's arrays

@@ -35,6 +35,7 @@ from secureafl.deployment.messages import (
 from secureafl.deployment.metrics import Metrics
 from secureafl.deployment.nodes import RevokedNodes
 from secureafl.deployment.options import Options, read_file
+from secureafl.deployment.own_task import task_checksum
 from secureafl.deployment.requests import Request, RequestTracker
 from secureafl.experiment import write_experiment
 from secureafl.runs.layout import EXPERIMENT
@@ -107,7 +108,12 @@ class RequestLoop:
         self._schema = UploadSchema(server.layout)
         self._inbox = Inbox(grid, self._schema.most_bytes)
         self._deadline = options.deadline
-        self._experiment = write_experiment(server.experiment)
+        self._facts = {  # of every request
+            "experiment": write_experiment(server.experiment),
+            "inputs": server.inputs.to_json(),
+            "task_checksum": task_checksum(server.experiment.task),
+            "protocol": PROTOCOL,
+        }
         self._sent: tuple[int, Any] = (-1, None)  # version of the arrays made last, and these
         self._full: set[int] = set()  # nodes already logged as without a slot
         self._nodes: set[int] = set()
@@ -248,10 +254,9 @@ class RequestLoop:
 
     def _message(self, node: int, slot: int, version: int) -> Message:
         facts: dict[str, Any] = {
-            "experiment": self._experiment,
+            **self._facts,
             "client": slot,
             "version": version,
-            "protocol": PROTOCOL,
             # A message's id is a hash of it: with this no other node can guess it and reply.
             "ticket": secrets.token_hex(16),
         }
