@@ -37,7 +37,9 @@ from secureafl.deployment.nodes import RevokedNodes
 from secureafl.deployment.options import Options, read_file
 from secureafl.deployment.own_task import task_checksum
 from secureafl.deployment.requests import Request, RequestTracker
+from secureafl.deployment.roster import Roster
 from secureafl.experiment import write_experiment
+from secureafl.runs.events import read_events
 from secureafl.runs.layout import EXPERIMENT
 
 _AT_ONCE = 16  # messages pushed together
@@ -94,6 +96,7 @@ def _serve(grid: Grid, file: Path, out: Path, attempt: str, log: Log) -> None:
             time.sleep(options.poll_seconds)
         pulse.beat(server.round)
     server.close()
+    loop.write_roster()
     if unpublish:
         unpublish()
     log("finished" if server.finished else "stopped", round=server.round)
@@ -122,6 +125,9 @@ class RequestLoop:
         self._looked = time.perf_counter()
         self._away_since, self._reached = 0.0, True  # since when the grid has failed; 0: it works
         self.metrics = Metrics()
+        path, tell = server.folder.path, options.tell_clients
+        self._roster = Roster(path, server.experiment, server.slots, tell)
+        self._roster.recount(read_events(path))
 
     def turn(self) -> bool:
         """Handle all replies and send a request to every idle node; whether any reply came in."""
@@ -142,7 +148,14 @@ class RequestLoop:
             self._request_idle()
         if self._reached:
             self._away_since = 0.0
+        self.write_roster()
         return bool(replies)
+
+    def write_roster(self) -> None:
+        """Let operators, and each client of itself, see how things are."""
+        server, pauses = self._server, self._tracker.pauses(time.monotonic())
+        facts = (server.round, server.finished, self._nodes, self._tracker.busy, pauses)
+        self._roster.write(*facts)
 
     def _lacks_room(self) -> bool:
         """Whether the disk is too full to take updates; they wait at the SuperLink meanwhile."""
@@ -216,6 +229,7 @@ class RequestLoop:
                 took["step_cpu"] = self._server.step_cpu_seconds
                 rounded = {name: round(value, 4) for name, value in took.items()}
                 self._log("arrival", node=request.node, **event._asdict(), **rounded)
+                self._roster.count(request.node, event)
 
     def _cancel(self, request: Request, reason: str) -> None:
         self._server.cancel(request.version)
@@ -223,6 +237,7 @@ class RequestLoop:
 
     def _drop(self, reason: str, node: int | None) -> None:
         self.metrics.drop(reason)
+        self._roster.drop(node, reason)
         self._log("dropped", node=node, reason=reason)
 
     def _request_idle(self) -> None:
@@ -249,6 +264,7 @@ class RequestLoop:
             if message:
                 lent = self._server.lend()
                 self._tracker.opened(message, Request(node, slot, lent, time.monotonic()))
+                self._roster.ask(node)
             else:
                 self._tracker.replied(node, False, time.monotonic())  # later, then
 
