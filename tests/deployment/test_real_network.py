@@ -45,7 +45,8 @@ def test_a_real_run_and_its_replay_give_the_same_bits(tmp_path):
         net.join("one")
         net.join("two", "--attack", "sign_flip", "--set", "attack.factor=10")
         stranger = net.join("stranger")
-        net.wait(lambda: "not let in" in net.log("stranger").read_text(), 150, "refusal")
+        unknown = "not let in: the server does not know this key"
+        net.wait(lambda: unknown in net.log("stranger").read_text(), 150, "refusal")
         stranger.terminate()
         net.wait_finished(150)
     found = arrivals(net.run)
@@ -151,7 +152,7 @@ def test_strangers_are_refused_and_the_server_stops_and_goes_on(tmp_path):
         net.wait(lambda: net.told("gone"), 120, "node that went")
         net.wait(lambda: net.told("slot_free"), 20, "free slot")
         assert net.told("slot_free")[0]["node"] == net.told("gone")[0]["node"]
-        net.wait(lambda: "not let in" in net.log("two").read_text(), 120, "refusal")
+        net.wait(lambda: "this key was revoked" in net.log("two").read_text(), 120, "refusal")
         time.sleep(20)
         assert len(net.told("here")) == 2
         gone = net.told("gone")[0]["node"]
