@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 NAMES = ("ada", "ben", "cleo", "mallory")
+ABSENT = "dora"  # has a key and does not come
 ADDRESS = "127.0.0.1:8765"
 SECUREAFL = [sys.executable, "-m", "secureafl"]
 
@@ -27,10 +28,10 @@ def main(out: Path, experiment: str = "experiments/deploy.toml") -> int:
     )
     clients = []
     try:
-        for name in NAMES:
+        for name in (*NAMES, ABSENT):
             command("keys", "make", out / name)
-        wait_for(out / "run" / "server" / "keys")
-        for name in NAMES:
+        wait_for(out / "run" / "server" / "keys", server)
+        for name in (*NAMES, ABSENT):
             command("keys", "register", out / f"{name}.pub", "--run", out / "run")
         clients = [join(out, name) for name in NAMES]
         print(f"{', '.join(NAMES)} join; mallory sends ten times the opposite of what it learnt")
@@ -51,7 +52,7 @@ def main(out: Path, experiment: str = "experiments/deploy.toml") -> int:
 
 
 def join(out: Path, name: str) -> subprocess.Popen[bytes]:
-    """A client, which stays until it is stopped."""
+    """A client, which stays until the run ends."""
     words = ["join", "--server", ADDRESS, "--ca", out / "certificates" / "ca.crt"]
     attack = ["--attack", "sign_flip", "--set", "attack.factor=10"] if name == "mallory" else []
     return start(out / f"{name}.log", *words, "--key", out / name, *attack)
@@ -68,9 +69,9 @@ def command(*words: object) -> None:
     subprocess.run([*SECUREAFL, *map(str, words)], check=True, stdout=subprocess.DEVNULL)
 
 
-def wait_for(path: Path) -> None:
-    """Until the server has made a folder."""
-    while not path.exists():
+def wait_for(path: Path, server: subprocess.Popen[bytes]) -> None:
+    """Until the server has made a folder, or has ended."""
+    while not path.exists() and server.poll() is None:
         time.sleep(0.2)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -48,7 +49,7 @@ def _follow(run: Path) -> None:
     console = Console()
     live = Live(console=console, auto_refresh=False) if console.is_terminal else None
     told = 0.0
-    with live or console:
+    with live or contextlib.nullcontext():
         while True:
             ended = (run / RESULT).is_file()
             shown = _render(run, make_overview(run, time.time()))
@@ -68,7 +69,8 @@ def _render(run: Path, found: Overview) -> RenderableType:
     from rich.table import Column, Table
 
     columns = [Column(name, no_wrap=True) for name in ("client", "state")]
-    columns += [Column(name, justify="right") for name in ("slot", "uploads", "accepted", "last")]
+    numbers = ("slot", "uploads", "accepted", "weight", "last")
+    columns += [Column(name, justify="right") for name in numbers]
     table = Table(*columns, Column("why", overflow="fold"), box=SIMPLE_HEAD, title_justify="left")
     table.title = _headline(run, found)
     for row in found.rows:
@@ -79,6 +81,7 @@ def _render(run: Path, found: Overview) -> RenderableType:
             "" if row.client is None else str(row.client),
             str(row.uploads),
             str(row.accepted),
+            "" if row.weight is None else f"{row.weight:.2f}",
             "" if row.seconds is None else f"{row.seconds:.0f} s ago",
             escape(row.why),
         )

@@ -31,6 +31,7 @@ class Row(NamedTuple):
     why: str
     uploads: int
     accepted: int
+    weight: float | None  # the defence gave its last upload, where it gives any
     seconds: float | None  # since its last upload; None: not known
 
 
@@ -59,9 +60,9 @@ def make_overview(run: Path, now: float) -> Overview:
         gone = (OUT, "its key was revoked") if node and node.revoked else None
         state, why = gone or _judge(record, found, now)
         seconds = now - record.last_arrival if record.last_arrival else None
-        counts = (record.uploads, record.accepted, seconds)
+        counts = (record.uploads, record.accepted, record.weight, seconds)
         rows.append(Row(name, record.client, state, why, *counts))
-    absent = (ABSENT, "has a key, never connected", 0, 0, None)
+    absent = (ABSENT, "has a key, never connected", 0, 0, None, None)
     rows += [Row(node.name, None, *absent) for node in nodes.values() if not node.revoked]
     order = [IN, SLOWED, NOT_COUNTED, SILENT, NO_SLOT, GONE, ABSENT, OUT]
     rows.sort(key=lambda row: (order.index(row.state), row.name))

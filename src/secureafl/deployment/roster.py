@@ -37,6 +37,7 @@ class ClientRecord(NamedTuple):
     uploads: int = 0  # answers that were rounds
     accepted: int = 0  # of these
     recent: list[str] = []  # why each of the last was not accepted, "" if it was  # noqa: RUF012
+    weight: float | None = None  # the defence gave its last upload; None: it gives none
     told_share: int | None = None  # accepted ones of the last whole RECENT of them
     last_round: int | None = None
     last_arrival: float = 0.0
@@ -73,6 +74,7 @@ class _Tally:
     def __init__(self) -> None:
         self.uploads = self.accepted = 0
         self.recent: deque[str] = deque(maxlen=RECENT)
+        self.weight: float | None = None
         self.told_share: int | None = None
         self.last_round: int | None = None
         self.last_arrival = 0.0
@@ -83,6 +85,7 @@ class _Tally:
         self.accepted += event.accepted
         self.recent.append("" if event.accepted else event.reason or "not_accepted")
         self.last_round, self.last_arrival = event.round, now
+        self.weight = event.scores.get("weight")
         if self.uploads % RECENT == 0:
             self.told_share = sum(not reason for reason in self.recent)
 
@@ -149,6 +152,7 @@ class Roster:
             tally.uploads,
             tally.accepted,
             list(tally.recent),
+            tally.weight,
             tally.told_share,
             tally.last_round,
             tally.last_arrival,
