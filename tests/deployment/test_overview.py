@@ -55,10 +55,11 @@ def run(tmp_path):
         (
             {"recent": ["", "norm", "norm", "angle"]},
             "not counted",
-            "of its last 4 uploads 2 norm, 1 angle",
+            "not accepted of its last 4: 2 norm, 1 angle",
         ),
-        ({"recent": ["", "", "", "norm"]}, "in", "of its last 4 uploads 1 norm"),
-        ({"dropped": {"late": 2}}, "in", "no use: 2 late"),
+        ({"recent": ["", "", "", "norm"]}, "in", "not accepted of its last 4: 1 norm"),
+        ({"recent": ["norm", "norm", "norm", ""]}, "in", "not accepted of its last 4: 3 norm"),
+        ({"dropped": {"late": 2}}, "in", "not used: 2 late"),
     ],
 )
 def test_state_and_reason_come_from_what_was_written_down(run, record, state, why):
@@ -84,13 +85,13 @@ def test_before_the_server_has_begun_nobody_is_there(tmp_path):
 
 @pytest.mark.parametrize("words", [[], ["--follow"]])
 def test_command_prints_the_view_and_leaves_at_the_end(run, words):
-    recent = ["norm"] * 3 + [""]
+    recent = ["", "norm", "norm", "norm"]
     path = run({"recent": recent, "uploads": 4, "accepted": 1}, finished=True)
     (path / "result.json").write_text("{}")
     done = CliRunner().invoke(app, ["clients", str(path), *words], env={"COLUMNS": "120"})
     assert done.exit_code == 0, done.output
     assert "round 12 of 40; 1 not counted; finished" in done.output
-    assert "of its last 4 uploads 3 norm" in done.output
+    assert "not accepted of its last 4: 3 norm" in done.output
 
 
 def test_command_needs_a_served_run(tmp_path):

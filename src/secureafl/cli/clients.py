@@ -48,16 +48,17 @@ def _follow(run: Path) -> None:
 
     console = Console()
     live = Live(console=console, auto_refresh=False) if console.is_terminal else None
-    told = 0.0
+    told, last = 0.0, None
     with live or contextlib.nullcontext():
         while True:
             ended = (run / RESULT).is_file()
-            shown = _render(run, make_overview(run, time.time()))
+            found = make_overview(run, time.time())
+            news = (found.round, [row.state for row in found.rows])
             if live:
-                live.update(shown, refresh=True)
-            elif ended or time.monotonic() - told > _LINES_SECONDS:
-                console.print(shown)
-                told = time.monotonic()
+                live.update(_render(run, found), refresh=True)
+            elif ended or (news != last and time.monotonic() - told > _LINES_SECONDS):
+                console.print(_render(run, found))
+                told, last = time.monotonic(), news
             if ended:
                 return
             time.sleep(_SECONDS)
@@ -69,9 +70,9 @@ def _render(run: Path, found: Overview) -> RenderableType:
     from rich.table import Column, Table
 
     columns = [Column(name, no_wrap=True) for name in ("client", "state")]
-    numbers = ("slot", "uploads", "accepted", "weight", "last")
-    columns += [Column(name, justify="right") for name in numbers]
-    table = Table(*columns, Column("why", overflow="fold"), box=SIMPLE_HEAD, title_justify="left")
+    numbers = ("slot", "accepted", "weight", "last")
+    columns += [Column(name, justify="right", no_wrap=True) for name in numbers]
+    table = Table(*columns, "why", box=SIMPLE_HEAD, pad_edge=False, title_justify="left")
     table.title = _headline(run, found)
     for row in found.rows:
         colour = _COLOURS.get(row.state, "dim")
@@ -79,10 +80,9 @@ def _render(run: Path, found: Overview) -> RenderableType:
             escape(row.name),
             f"[{colour}]{row.state}[/]",
             "" if row.client is None else str(row.client),
-            str(row.uploads),
-            str(row.accepted),
+            f"{row.accepted} of {row.uploads}" if row.uploads else "",
             "" if row.weight is None else f"{row.weight:.2f}",
-            "" if row.seconds is None else f"{row.seconds:.0f} s ago",
+            "" if row.seconds is None else f"{row.seconds:.0f} s",
             escape(row.why),
         )
     return table

@@ -18,7 +18,7 @@ IN, SLOWED, NOT_COUNTED, SILENT = "in", "slowed", "not counted", "silent"
 NO_SLOT, GONE, OUT, ABSENT = "no slot", "gone", "out", "absent"
 
 _SILENT_SECONDS = 120.0  # after which a model that was sent counts as unanswered
-_FEW = 4  # uploads, below which no share is told
+_WINDOW = 4  # last uploads, of which half and the very last must be refused to be "not counted"
 _DROPS = 3  # reasons that fit into a line
 
 
@@ -62,7 +62,7 @@ def make_overview(run: Path, now: float) -> Overview:
         seconds = now - record.last_arrival if record.last_arrival else None
         counts = (record.uploads, record.accepted, record.weight, seconds)
         rows.append(Row(name, record.client, state, why, *counts))
-    absent = (ABSENT, "has a key, never connected", 0, 0, None, None)
+    absent = (ABSENT, "never connected", 0, 0, None, None)
     rows += [Row(node.name, None, *absent) for node in nodes.values() if not node.revoked]
     order = [IN, SLOWED, NOT_COUNTED, SILENT, NO_SLOT, GONE, ABSENT, OUT]
     rows.sort(key=lambda row: (order.index(row.state), row.name))
@@ -80,11 +80,12 @@ def _judge(record: ClientRecord, run: RosterFile, now: float) -> tuple[str, str]
     if record.asked and now - record.asked > _SILENT_SECONDS:
         return SILENT, f"was sent a model {now - record.asked:.0f} s ago"
     refused = [reason for reason in record.recent if reason]
-    if len(record.recent) >= _FEW and 2 * len(refused) >= len(record.recent):
-        return NOT_COUNTED, f"of its last {len(record.recent)} uploads {_reasons(refused)}"
+    last = record.recent[-_WINDOW:]
+    lately = len(last) == _WINDOW and bool(last[-1]) and 2 * last.count("") <= _WINDOW
     if refused:
-        return IN, f"of its last {len(record.recent)} uploads {_reasons(refused)}"
-    return IN, f"no use: {_reasons(record.dropped)}" if record.dropped else ""
+        said = f"not accepted of its last {len(record.recent)}: {_reasons(refused)}"
+        return NOT_COUNTED if lately else IN, said
+    return IN, f"not used: {_reasons(record.dropped)}" if record.dropped else ""
 
 
 def _pause(record: ClientRecord) -> str:
