@@ -124,7 +124,7 @@ def test_strangers_do_not_fill_the_memory_and_members_get_through(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_polls_that_one_superlink_answers_and_a_second_superexec(tmp_path):
     with Network(tmp_path, rounds=1000) as net:
         net.serve()

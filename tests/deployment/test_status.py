@@ -13,7 +13,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_messa
 from secureafl.core.errors import ConfigError
 from secureafl.deployment.guard import FleetOnly, status_teller
 from secureafl.deployment.keys import make_key
-from secureafl.deployment.roster import CLIENTS
+from secureafl.deployment.roster import CLIENTS, RosterReader, read_roster
 from secureafl.deployment.status import PATH, Status, StatusClient, Teller, answer
 
 KEY, OTHER, REVOKED = (ec.generate_private_key(ec.SECP384R1()) for _ in range(3))
@@ -39,32 +39,48 @@ def run(tmp_path):
     return write
 
 
+def told(run, node=7):
+    return answer(read_roster(run), node, "")
+
+
 def test_decisions_of_the_defence_are_told_of_twenty_uploads_together(run):
-    found = answer(run(record()), 7, "")
+    found = told(run(record()), 7)
     assert found == Status("", 10, 40, False, 2, True, 3, 9)
-    assert answer(run(record(told_share=17)), 7, "").share == 17
+    assert told(run(record(told_share=17)), 7).share == 17
 
 
 def test_an_operator_may_have_each_decision_told(run):
-    assert answer(run(record(), tell="decisions"), 7, "").decision == "norm"
-    assert answer(run(record(recent=[""]), tell="decisions"), 7, "").decision == ""
+    assert told(run(record(), tell="decisions"), 7).decision == "norm"
+    assert told(run(record(recent=[""]), tell="decisions"), 7).decision == ""
 
 
 @pytest.mark.parametrize("reason", ["not_finite", "wrong_shape", "too_large"])
 def test_what_is_wrong_with_an_uploads_form_is_told_at_once(run, reason):
-    assert answer(run(record(recent=["", reason])), 7, "").last_refused == reason
+    assert told(run(record(recent=["", reason])), 7).last_refused == reason
 
 
 def test_no_client_is_told_of_another(run):
-    found = answer(run(record(), record(node=8, client=3, uploads=99)), 7, "")
+    found = told(run(record(), record(node=8, client=3, uploads=99)), 7)
     assert (found.client, found.uploads) == (2, 3)
-    assert answer(run(record()), 9, "") == Status("", 10, 40)
+    assert told(run(record()), 9) == Status("", 10, 40)
 
 
 def test_client_without_a_slot_is_told_and_a_server_that_starts_says_so(run, tmp_path):
-    assert answer(run(record(client=None)), 7, "").refused == "full"
+    assert told(run(record(client=None)), 7).refused == "full"
     (tmp_path / CLIENTS).unlink()
-    assert answer(tmp_path, 7, "") == Status()
+    assert told(tmp_path) == Status()
+
+
+def test_roster_is_read_again_when_it_has_changed(run, tmp_path):
+    reader = RosterReader(tmp_path)
+    assert reader.read() is None
+    run(record())
+    first = reader.read()
+    assert first.clients[0].uploads == 3
+    assert reader.read() is first
+    (tmp_path / CLIENTS).unlink()
+    run(record(uploads=4), record(node=8))
+    assert [client.uploads for client in reader.read().clients] == [4, 3]
 
 
 def heads(key, seconds=0.0, signer=None):
@@ -94,7 +110,7 @@ def asked(run, headers, keys=True):
 
 def test_owner_of_a_key_is_told_how_it_stands(run):
     path = run(record())
-    assert asked(path, heads(KEY)) == (200, answer(path, 7, ""))
+    assert asked(path, heads(KEY)) == (200, told(path))
     assert asked(path, heads(OTHER)) == (200, Status("unknown_key"))
     assert asked(path, heads(REVOKED)) == (200, Status("revoked"))
     assert asked(path, heads(KEY, -3600.0)) == (200, Status("clock"))
@@ -168,5 +184,7 @@ def test_server_that_is_not_there_is_no_error_of_the_client(tmp_path):
     client = StatusClient("127.0.0.1:1", None, tmp_path / "ada")
     assert "refused" in client.ask()
     client.close()
+    with pytest.raises(ConfigError, match="no certificate"):
+        StatusClient("127.0.0.1:1", tmp_path / "ada", None)
     with pytest.raises(ConfigError, match="not a private key"):
         StatusClient("127.0.0.1:1", None, tmp_path / "ada.pub")

@@ -27,6 +27,7 @@ from secureafl.deployment.limits import (
     Receive,
     limit_body,
 )
+from secureafl.deployment.roster import RosterReader
 from secureafl.deployment.status import CLOCK, REVOKED, UNKNOWN, Status, answer
 from secureafl.deployment.status import PATH as STATUS
 
@@ -198,10 +199,11 @@ def status_teller(
     Only who has signed with a key is told how that key stands. Without `find_node` nobody needs a
     key, and all are told the same: how far the run is.
     """
+    roster = RosterReader(run)
 
     def tell(heads: dict[bytes, bytes]) -> bytes | None:
         if find_node is None:
-            return _as_json(answer(run, None, ""))
+            return _as_json(answer(roster.read(), None, ""))
         head = read_head(heads)
         if head is None or not head.is_genuine():
             return None
@@ -210,7 +212,7 @@ def status_teller(
             refused = CLOCK
         elif node is None:
             refused = REVOKED if was_revoked(head.key) else UNKNOWN
-        return _as_json(answer(run, node, refused))
+        return _as_json(answer(roster.read(), node, refused))
 
     return tell
 

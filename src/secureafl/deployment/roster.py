@@ -68,6 +68,24 @@ def read_roster(run: Path) -> RosterFile | None:
         return None
 
 
+class RosterReader:
+    """The file as it is, read again when it has changed: every client asks for it all the time."""
+
+    def __init__(self, run: Path) -> None:
+        self._run, self._seen, self._found = run, (0, 0), read_roster(run)
+
+    def read(self) -> RosterFile | None:
+        """What the ServerApp wrote last."""
+        try:
+            facts = (self._run / CLIENTS).stat()
+        except OSError:
+            return None
+        seen = facts.st_mtime_ns, facts.st_ino
+        if seen != self._seen:
+            self._seen, self._found = seen, read_roster(self._run)
+        return self._found
+
+
 class _Tally:
     """What is counted of one node."""
 

@@ -63,7 +63,7 @@ _STOP_SECONDS = 40.0  # until a ServerApp that was asked to stop has ended itsel
 _LEAVING_SECONDS = 30.0  # that a ServerApp of a dead `serve` may take to end
 _MOST_STARTS = 5  # in a row, without a round between
 _SILENT_SECONDS = 120.0  # after which a process that should show itself is taken to hang
-_GOODBYE_SECONDS = ASK_SECONDS + 3.0  # in which every client has asked once
+_GOODBYE_SECONDS = ASK_SECONDS + 2.0  # in which every client has asked once
 _SOON_SECONDS = 30 * 86400.0
 _PROCESSES = ("superlink", "superexec", "server_app")
 

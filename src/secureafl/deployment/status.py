@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from secureafl.core.errors import ConfigError
 from secureafl.deployment.messages import REFUSALS
 from secureafl.deployment.requests import FAILURES, RATE
-from secureafl.deployment.roster import RECENT, ClientRecord, read_roster
+from secureafl.deployment.roster import RECENT, ClientRecord, RosterFile
 
 PATH = "/v1/fleet/secureafl/status"
 
@@ -30,7 +30,7 @@ PATH = "/v1/fleet/secureafl/status"
 UNKNOWN, REVOKED, FULL, CLOCK = "unknown_key", "revoked", "full", "clock"
 # What an upload shows of itself, whatever the defence: no secret of the server's.
 _FORM = REFUSALS | {"too_large"}
-ASK_SECONDS = 8.0  # between two questions of a client
+ASK_SECONDS = 6.0  # between two questions of a client
 _SECONDS = 5.0  # that the server may take to answer
 
 
@@ -52,13 +52,10 @@ class Status(NamedTuple):
     seconds: float = 0.0  # until then
 
 
-def answer(run: Path, node: int | None, refused: str) -> Status:
+def answer(found: RosterFile | None, node: int | None, refused: str) -> Status:
     """What the owner of a key may know; `node` is Flower's number of it, None: nobody has keys."""
-    if refused:
+    if refused or found is None:
         return Status(refused)
-    found = read_roster(run)
-    if found is None:
-        return Status()
     record = next((c for c in found.clients if c.node == node), ClientRecord(node or 0))
     full = record.here and record.client is None and not found.finished
     last = record.recent[-1] if record.recent else ""
@@ -85,7 +82,10 @@ class StatusClient:
     def __init__(self, server: str, ca: Path | None, key: Path | None) -> None:
         """Without `ca` the connection is plain, without `key` the request is not signed."""
         self._key = _load_private(key) if key else None
-        verify = ssl.create_default_context(cafile=str(ca)) if ca else True
+        try:
+            verify = ssl.create_default_context(cafile=str(ca)) if ca else True
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"--ca {ca}: no certificate ({error})") from None
         scheme = "https" if ca else "http"
         self._http = httpx.Client(base_url=f"{scheme}://{server}", verify=verify, timeout=_SECONDS)
 
