@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from secureafl.cli.app import app
+from secureafl.core.errors import RunError
 from secureafl.deployment.nodes import Node, write_nodes
 from secureafl.deployment.overview import make_overview
 from secureafl.deployment.roster import CLIENTS, ClientRecord
@@ -94,6 +95,12 @@ def test_command_prints_the_view_and_leaves_at_the_end(run, words):
     assert "not accepted of its last 4: 3 norm" in done.output
 
 
+def test_command_says_that_no_server_is_at_work(run):
+    done = CliRunner().invoke(app, ["clients", str(run({}))], env={"COLUMNS": "120"})
+    assert "no server is at work" in done.output
+
+
 def test_command_needs_a_served_run(tmp_path):
-    done = CliRunner().invoke(app, ["clients", str(tmp_path)])
-    assert done.exit_code != 0
+    for words in ([], ["--follow"]):
+        done = CliRunner().invoke(app, ["clients", str(tmp_path), *words])
+        assert isinstance(done.exception, RunError)

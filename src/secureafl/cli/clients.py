@@ -32,11 +32,11 @@ def clients(
     from secureafl.deployment.overview import make_overview
     from secureafl.runs.folder import require_kind
 
-    if not follow:
-        require_kind(run, deployed=True)
+    require_kind(run, deployed=True)
+    if follow:
+        _follow(run)
+    else:
         Console().print(_render(run, make_overview(run, time.time())))
-        return
-    _follow(run)
 
 
 def _follow(run: Path) -> None:
@@ -89,6 +89,7 @@ def _render(run: Path, found: Overview) -> RenderableType:
 
 
 def _headline(run: Path, found: Overview) -> str:
+    from secureafl.deployment.liveness import is_served
     from secureafl.runs.events import last_evaluation
 
     evaluation = last_evaluation(run)
@@ -96,4 +97,8 @@ def _headline(run: Path, found: Overview) -> str:
     figures = [f"{k.upper()} {'none' if v is None else f'{v:.3f}'}" for k, v in metrics]
     states = ", ".join(f"{count} {state}" for state, count in found.counts().items())
     parts = [f"round {found.round} of {found.rounds}", *figures, states or "no clients yet"]
-    return "; ".join([*parts, "finished"] if found.finished else parts)
+    if found.finished:
+        parts.append("finished")
+    elif not is_served(run):
+        parts.append("no server is at work: this is what the last one saw")
+    return "; ".join(parts)
