@@ -133,8 +133,9 @@ def test_polls_that_one_superlink_answers_and_a_second_superexec(tmp_path):
         net.wait(lambda: len(net.told("arrival")) >= 1, 200, "arrivals")
         words = ["--runtime-api-address", f"127.0.0.1:{net.port}"]
         words += ["--root-certificates", str(tmp_path / "certs" / "ca.crt")]
-        env = {**net.env, **environment(net.run / "server" / "flower")}
-        second = subprocess.Popen(["flower-superexec", *words], env=env)
+        # Its ServerApps import the task as those of the first: same folder, same paths.
+        env = environment(net.run / "server" / "flower") | {"PYTHONPATH": net.env["PYTHONPATH"]}
+        second = subprocess.Popen(["flower-superexec", *words], env=env, cwd=tmp_path)
         try:
             link = net.child("serve", "secureafl.deployment.guard")
             with closing(Member(net, "two")) as member:

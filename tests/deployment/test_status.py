@@ -6,7 +6,8 @@ from base64 import b64encode
 from datetime import timedelta
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
@@ -121,6 +122,24 @@ def test_nobody_is_told_of_a_key_that_is_not_its_own(run):
     assert asked(path, heads(KEY, signer=OTHER)) == (401, None)
     assert asked(path, {}) == (401, None)
     assert asked(path, {**heads(KEY), b"flwr-public-key": b"bm8="}) == (401, None)
+
+
+@pytest.mark.parametrize("kind", ["rsa", "ed25519", "private", "text"])
+def test_key_of_another_kind_is_no_signature(run, kind):
+    path, form = run(record()), serialization.PublicFormat.SubjectPublicKeyInfo
+    pem = serialization.Encoding.PEM
+    keys = {
+        "rsa": lambda: rsa.generate_private_key(65537, 1024).public_key().public_bytes(pem, form),
+        "ed25519": lambda: (
+            ed25519.Ed25519PrivateKey.generate().public_key().public_bytes(pem, form)
+        ),
+        "private": lambda: KEY.private_bytes(
+            pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        ),
+        "text": lambda: b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----",
+    }
+    path, named = run(record()), b64encode(keys[kind]())
+    assert asked(path, {**heads(KEY), b"flwr-public-key": named}) == (401, None)
 
 
 def test_where_nobody_needs_a_key_all_are_told_how_far_the_run_is(run):

@@ -154,11 +154,12 @@ class SignedHead(NamedTuple):
 
     def is_genuine(self) -> bool:
         """Whether the owner of the key has signed it."""
+        from cryptography.exceptions import UnsupportedAlgorithm
         from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 
         try:
             return verify_signature(bytes_to_public_key(self.key), self.signed, self.signature)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, AttributeError, UnsupportedAlgorithm):  # another's key
             return False
 
 
