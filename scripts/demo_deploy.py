@@ -1,6 +1,7 @@
 """`make demo-deploy`: a server and four clients as real processes on this machine, one malicious.
 
-TLS is on and every client has a key. The run folder is like a simulation's.
+TLS is on and every client has a key. While it runs, `secureafl clients` shows what an operator
+sees: who is in, who is slowed or not counted, and why. The run folder is like a simulation's.
 """
 
 from __future__ import annotations
@@ -11,41 +12,47 @@ import time
 from pathlib import Path
 
 NAMES = ("ada", "ben", "cleo", "mallory")
+ABSENT = "dora"  # has a key and does not come
 ADDRESS = "127.0.0.1:8765"
 SECUREAFL = [sys.executable, "-m", "secureafl"]
 
 
-def main(out: Path) -> int:
+def main(out: Path, experiment: str = "experiments/deploy.toml") -> int:
     """Make keys, start everybody, wait for the result; the exit code of the server."""
     out.mkdir(parents=True)
     command("keys", "ca", out / "certificates")
     server = start(
         out / "serve.log",
-        *("serve", "experiments/deploy.toml", "--out", out / "run", "--address", ADDRESS),
+        *("serve", experiment, "--out", out / "run", "--address", ADDRESS),
         *("--certificates", out / "certificates"),
     )
     clients = []
     try:
-        for name in NAMES:
+        for name in (*NAMES, ABSENT):
             command("keys", "make", out / name)
-        wait_for(out / "run" / "server" / "keys")
-        for name in NAMES:
+        wait_for(out / "run" / "server" / "keys", server)
+        for name in (*NAMES, ABSENT):
             command("keys", "register", out / f"{name}.pub", "--run", out / "run")
         clients = [join(out, name) for name in NAMES]
         print(f"{', '.join(NAMES)} join; mallory sends ten times the opposite of what it learnt")
-        follow(server, out / "serve.log")
+        print(f"what each is told: {out}/NAME.log; what the server says: {out / 'serve.log'}")
+        watch(server, out / "run")
+        server.wait()
     finally:
         for process in (*clients, server):
             process.terminate()
         for process in (*clients, server):
             process.wait()
+    if server.returncode:
+        print((out / "serve.log").read_text(errors="replace")[-2000:])
+        return server.returncode
     command("report", out / "run")
     print(f"page: {out / 'run' / 'report' / 'index.html'}")
     return server.returncode
 
 
 def join(out: Path, name: str) -> subprocess.Popen[bytes]:
-    """A client, which stays until it is stopped."""
+    """A client, which stays until the run ends."""
     words = ["join", "--server", ADDRESS, "--ca", out / "certificates" / "ca.crt"]
     attack = ["--attack", "sign_flip", "--set", "attack.factor=10"] if name == "mallory" else []
     return start(out / f"{name}.log", *words, "--key", out / name, *attack)
@@ -62,21 +69,23 @@ def command(*words: object) -> None:
     subprocess.run([*SECUREAFL, *map(str, words)], check=True, stdout=subprocess.DEVNULL)
 
 
-def wait_for(path: Path) -> None:
-    """Until the server has made a folder."""
-    while not path.exists():
+def wait_for(path: Path, server: subprocess.Popen[bytes]) -> None:
+    """Until the server has made a folder, or has ended."""
+    while not path.exists() and server.poll() is None:
         time.sleep(0.2)
 
 
-def follow(server: subprocess.Popen[bytes], log: Path) -> None:
-    """Pass on what the server says until it ends."""
-    told = 0
-    while server.poll() is None:
-        time.sleep(1.0)
-        text = log.read_text(errors="replace")
-        print(text[told:], end="", flush=True)
-        told = len(text)
+def watch(server: subprocess.Popen[bytes], run: Path) -> None:
+    """Show the operator's view until the server has ended."""
+    view = subprocess.Popen([*SECUREAFL, "clients", str(run), "--follow"])
+    while view.poll() is None and server.poll() is None:
+        time.sleep(0.5)
+    try:
+        view.wait(10.0)  # it sees the end by itself
+    except subprocess.TimeoutExpired:
+        view.terminate()
+        view.wait()
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(Path(sys.argv[1]), *sys.argv[2:]))

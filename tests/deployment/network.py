@@ -13,6 +13,7 @@ from command import TESTS
 
 from secureafl.deployment.keys import make_certificates, make_key, register
 
+TINY = "reference.tiny_task:TinyTask"
 EXPERIMENT = """
 rounds = {rounds}
 clients = {clients}
@@ -20,7 +21,7 @@ threads = 1
 device = "cpu"
 
 [task]
-kind = "reference.tiny_task:TinyTask"
+kind = "{task}"
 
 [training]
 batch_size = 4
@@ -39,11 +40,11 @@ deadline = {deadline}
 class Network:
     """Starts and stops everything; TLS and keys are always on."""
 
-    def __init__(self, folder, rounds, clients=4, deadline=120.0, more=""):
-        self.folder, self.run = folder, folder / "run"
+    def __init__(self, folder, rounds, clients=4, deadline=120.0, more="", task=TINY):
+        self.folder, self.run, self.task = folder, folder / "run", task
         self.port = _free_port()
-        text = EXPERIMENT.format(rounds=rounds, clients=clients, deadline=deadline, more=more)
-        (folder / "net.toml").write_text(text)
+        facts = {"rounds": rounds, "clients": clients, "deadline": deadline, "task": task}
+        (folder / "net.toml").write_text(EXPERIMENT.format(more=more, **facts))
         faster = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2", "OMP_NUM_THREADS": "1"}
         path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
         self.env = {**os.environ, "PYTHONPATH": path, **faster}
@@ -62,11 +63,11 @@ class Network:
             except subprocess.TimeoutExpired:
                 process.kill()
 
-    def start(self, name, *words):
+    def start(self, name, *words, where="."):
         command = [sys.executable, "-m", "secureafl", *map(str, words)]
         with self.log(name).open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                command, cwd=self.folder, env=self.env, stdout=log, stderr=log
+                command, cwd=self.folder / where, env=self.env, stdout=log, stderr=log
             )
         return self.processes[name]
 
@@ -83,9 +84,10 @@ class Network:
         for name in names:
             register(make_key(self.folder / name), self.run)
 
-    def join(self, name, *more):
-        words = ["--server", f"127.0.0.1:{self.port}", "--ca", "certs/ca.crt", "--key", name]
-        return self.start(name, "join", *words, "--allow", "reference.tiny_task:TinyTask", *more)
+    def join(self, name, *more, where="."):
+        words = ["--server", f"127.0.0.1:{self.port}", "--key", self.folder / name]
+        words += ["--ca", self.folder / "certs" / "ca.crt", "--task", self.task]
+        return self.start(name, "join", *words, *more, where=where)
 
     def wait(self, holds, seconds, what):
         until = time.monotonic() + seconds

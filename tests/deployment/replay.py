@@ -13,6 +13,7 @@ from secureafl.core.events import ArrivalEvent, ForgottenEvent
 from secureafl.core.flat_model import flatten
 from secureafl.core.server import Upload
 from secureafl.deployment.messages import REFUSALS
+from secureafl.deployment.samples import InputFacts
 from secureafl.deployment.secret import read_secret
 from secureafl.deployment.trainer import ClientOptions, Trainer
 from secureafl.runs.events import read_events
@@ -24,8 +25,9 @@ def replayed_weights(path, attack=None):
     """The final weights; `attack` is what malicious clients played, if not the experiment's."""
     made, events = stored_experiment(path), read_events(path)
     events = [e for e in events if isinstance(e, ArrivalEvent | ForgottenEvent)]
-    honest = Trainer(dataclasses.replace(made, malicious=0), ClientOptions())
-    malicious = Trainer(made, ClientOptions(attack=attack or made.attack))
+    facts = InputFacts.of(made.task.load())
+    honest = Trainer(dataclasses.replace(made, malicious=0), ClientOptions(), facts)
+    malicious = Trainer(made, ClientOptions(attack=attack or made.attack), facts)
     model = seeded_model(made, torch.device("cpu"))
     server = make_server(made, model, None, seed=read_secret(path))
     state = server.start(flatten(model))

@@ -22,6 +22,7 @@ from secureafl.deployment.coordinator import Coordinator
 from secureafl.deployment.journal import Removal, journals, pack, read_journal
 from secureafl.deployment.messages import Answer
 from secureafl.deployment.recovery import BEFORE
+from secureafl.deployment.samples import InputFacts
 from secureafl.deployment.secret import SECRET
 from secureafl.deployment.trainer import ClientOptions, Trainer
 from secureafl.report.page import write_report
@@ -67,7 +68,9 @@ class Clients:
     """Four of them, each with a model it was lent; who answers when is always the same."""
 
     def __init__(self, experiment, seed=0):
-        self.trainer, self.rng = Trainer(experiment, ClientOptions()), np.random.default_rng(seed)
+        facts = InputFacts.of(experiment.task.load())
+        self.trainer = Trainer(experiment, ClientOptions(), facts)
+        self.rng = np.random.default_rng(seed)
         self.lent, self.number = {}, 0
 
     def turn(self, server):

@@ -1,10 +1,13 @@
 """Flower's real server behind the guard, and members and strangers who speak to it directly."""
 
 import contextlib
+import os
+import signal
 import socket
 import sqlite3
 import ssl
 import stat
+import subprocess
 import time
 from contextlib import closing
 from pathlib import Path
@@ -14,13 +17,15 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from deployment.network import Network
 from flwr.common.constant import SUPERLINK_NODE_ID
-from flwr.proto.fleet_pb2 import ActivateNodeRequest, PushMessagesRequest
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, PushMessagesRequest
 from flwr.proto.message_pb2 import Message, Metadata, ObjectTree
 from flwr.proto.node_pb2 import Node
 from flwr.proto.recorddict_pb2 import RecordDict
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+from secureafl.deployment.processes import environment
 
 
 class Member(FleetHttpClient):
@@ -116,3 +121,51 @@ def test_strangers_do_not_fill_the_memory_and_members_get_through(tmp_path):
         assert grown < 100
         with closing(Member(net, "one")) as member:
             assert member.number
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_polls_that_one_superlink_answers_and_a_second_superexec(tmp_path):
+    with Network(tmp_path, rounds=1000) as net:
+        net.serve()
+        net.make_keys("one", "two")
+        net.join("one")
+        net.wait(lambda: len(net.told("arrival")) >= 1, 200, "arrivals")
+        words = ["--runtime-api-address", f"127.0.0.1:{net.port}"]
+        words += ["--root-certificates", str(tmp_path / "certs" / "ca.crt")]
+        # Its ServerApps import the task as those of the first: same folder, same paths.
+        env = environment(net.run / "server" / "flower") | {"PYTHONPATH": net.env["PYTHONPATH"]}
+        second = subprocess.Popen(["flower-superexec", *words], env=env, cwd=tmp_path)
+        try:
+            link = net.child("serve", "secureafl.deployment.guard")
+            with closing(Member(net, "two")) as member:
+                poll = PullMessagesRequest(node=Node(node_id=member.number))
+                idle, _ = busy(link, 10, lambda: time.sleep(0.1))
+                spent, count = busy(link, 10, lambda: member.PullMessages(poll))
+            each = (spent - idle) / count
+            print(f"{count / 10:.0f} polls a second, {1000 * each:.1f} ms of CPU each")
+            assert len(net.told("serving")) == 1, "one run has one ServerApp"
+            os.kill(net.child("serve", "flower-superexec"), signal.SIGKILL)
+            os.kill(net.server_app(), signal.SIGKILL)
+            rounds = len(net.told("arrival"))
+            net.wait(lambda: len(net.told("arrival")) > rounds, 120, "further round")
+            assert len(net.told("serving")) == 2
+            assert each < 0.1
+        finally:
+            second.terminate()
+            second.wait()
+
+
+def busy(process, seconds, action):
+    """CPU seconds of a process while something is done again and again, and how often it was."""
+    before, until, count = cpu_seconds(process), time.monotonic() + seconds, 0
+    while time.monotonic() < until:
+        action()
+        count += 1
+    return cpu_seconds(process) - before, count
+
+
+def cpu_seconds(number):
+    """Of a process, so far."""
+    fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -5,6 +5,7 @@ import random
 import resource
 from base64 import b64encode
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -16,7 +17,15 @@ from flwr.supercore.date import now
 from flwr.supercore.error import FlowerError
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
-from secureafl.deployment.guard import FLEET, HEALTH, FleetOnly, is_loopback, replies_only, signer
+from secureafl.deployment.guard import (
+    FLEET,
+    HEALTH,
+    FleetOnly,
+    is_loopback,
+    replies_only,
+    signer,
+    status_teller,
+)
 from secureafl.deployment.limits import (
     LARGEST_REQUEST,
     MOST_BYTES,
@@ -232,6 +241,7 @@ def test_waiting_for_a_client_to_go_is_not_limited():
 
 
 PLACES = ["pull-messages", "push-messages", "push-object", "register-node", "../control/start-run"]
+PLACES += ["secureafl/status"]
 PATHS = [*(FLEET + place for place in PLACES), "/v1/control/list-nodes", HEALTH, "/"]
 NAMES = [b"content-length", b"transfer-encoding", b"host", b"x-forwarded-for", b"forwarded"]
 HOSTS = [STRANGER, "10.0.0.1", "2001:db8::1", "", "localhost.example.org", "x" * 300, "127.0.0.1.x"]
@@ -273,7 +283,8 @@ async def send_hostile(rng, count):
     """Send requests to a guard; every one must be answered, and nothing be left behind."""
     key = ec.generate_private_key(ec.SECP384R1())
     real = [heads(key, at) for at in (0.0, -3600.0)]
-    known = signer({public_key_to_bytes(key.public_key()): 7}.get)
+    find_node = {public_key_to_bytes(key.public_key()): 7}.get
+    known, teller = signer(find_node), status_teller(Path("/nowhere"), find_node, lambda _: False)
     read = 0
 
     async def inner(scope, receive, send):
@@ -287,7 +298,7 @@ async def send_hostile(rng, count):
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
     budget, answers = ByteBudget(), {}
-    guard = FleetOnly(inner, known, budget)
+    guard = FleetOnly(inner, known, budget, teller)
     for _ in range(count):
         scope, body = hostile_request(rng, rng.choice(real))
         pieces = iter([(piece, True) for piece in body[:-1]] + [(body[-1], False)])

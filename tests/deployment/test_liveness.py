@@ -4,6 +4,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 from contextlib import closing
 
 import pytest
@@ -15,6 +16,7 @@ from secureafl.deployment.liveness import STOP, hold_run, is_served, should_stop
 from secureafl.deployment.options import Options
 from secureafl.deployment.processes import free_port
 from secureafl.deployment.serve import Address, Service
+from secureafl.runs.folder import RunFolder
 
 
 def service(out):
@@ -42,6 +44,14 @@ def test_server_app_that_outlived_its_serve_is_ended_at_the_start(tmp_path):
     with process(code, FLWR_HOME=str(tmp_path / "run" / "server" / "flower")) as app:
         service(tmp_path / "run").stop()
         assert app.wait(5) < 0
+
+
+def test_server_app_that_is_just_ending_is_waited_for(tmp_path):
+    # While its memory is given back it has no environment to be found by, and holds the folder.
+    service(tmp_path / "run").stop()
+    held = RunFolder(tmp_path / "run", deployed=True)
+    threading.Timer(0.5, held.close).start()
+    service(tmp_path / "run").stop()
 
 
 def test_database_that_others_could_read_is_closed_to_them(tmp_path):

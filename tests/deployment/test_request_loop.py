@@ -16,6 +16,7 @@ from secureafl.deployment.logs import Log
 from secureafl.deployment.messages import REFUSALS
 from secureafl.deployment.nodes import Node, write_nodes
 from secureafl.deployment.options import Options
+from secureafl.deployment.roster import read_roster
 from secureafl.deployment.server_app import RequestLoop
 from secureafl.deployment.worker import Job, TrainerCache, options_from
 from secureafl.runs.events import read_events
@@ -45,7 +46,7 @@ def clock(monkeypatch):
     return made
 
 
-TRAINERS = TrainerCache(options_from({"allow": ["reference.tiny_task:TinyTask"]}))
+TRAINERS = TrainerCache(options_from({"task": "reference.tiny_task:TinyTask"}))
 
 
 def honest(message):
@@ -109,6 +110,39 @@ def test_hostile_node_is_refused_slowed_down_and_nobody_else_is_harmed(tmp_path,
     assert {event.client for event in bad} == {slot}
     assert 2 <= len(bad) <= 6  # each failure doubles the pause
     assert np.isfinite(server.coordinator.weights.numpy()).all()
+
+
+def test_roster_says_who_is_in_and_why_others_are_not(tmp_path, clock):
+    rng = np.random.default_rng(1)
+    nodes = {5: honest, 6: lambda m: spoilt(m, rng), 7: honest, 8: lambda m: [], 9: honest}
+    server = Server(tmp_path, nodes, clock, options=Options(answers_per_minute=20))
+    server.run()
+    found = read_roster(server.path)
+    assert (found.round, found.rounds, found.finished, found.slots) == (30, 30, True, 4)
+    by_node = {record.node: record for record in found.clients}
+    events = [e for e in read_events(server.path) if isinstance(e, ArrivalEvent)]
+    for node, client in ((5, 0), (6, 1), (7, 2)):
+        record, own = by_node[node], [e for e in events if e.client == client]
+        assert (record.client, record.uploads) == (client, len(own))
+        assert record.accepted == sum(e.accepted for e in own)
+        assert record.recent == ["" if e.accepted else e.reason for e in own][-20:]
+        assert record.last_round == own[-1].round
+    assert by_node[8].asked
+    assert by_node[8].uploads == 0
+    assert by_node[9].client is None
+
+
+def test_roster_of_a_run_that_goes_on_counts_what_was_before(tmp_path, clock):
+    server = Server(tmp_path, {5: honest, 6: honest}, clock)
+    server.turns(8)
+    server.coordinator.close()
+    before = server.coordinator.round
+    server.coordinator.open(server.path)
+    log = lambda *_, **__: None  # noqa: E731
+    server.loop = RequestLoop(server.grid, server.coordinator, Options(), log)
+    server.run()
+    assert 0 < before < 30
+    assert sum(record.uploads for record in read_roster(server.path).clients) == 30
 
 
 def test_answer_delivered_many_times_counts_once(tmp_path, clock):

@@ -1,6 +1,6 @@
 import pytest
 
-from secureafl.deployment.requests import Request, RequestTracker
+from secureafl.deployment.requests import Pause, Request, RequestTracker
 
 
 def asked(tracker, message="m", node=7, now=0.0):
@@ -77,3 +77,13 @@ def test_nobody_answers_faster_than_the_rate():
         now += 0.5
     assert len(answers) <= 6 * 11
     assert all(b - a >= 60 for a, b in zip(answers, answers[6:], strict=False))
+
+
+def test_pauses_say_why_and_how_long():
+    tracker = RequestTracker(deadline=10.0, per_minute=2)
+    tracker.replied(7, good=False, now=0.0)
+    tracker.replied(8, good=True, now=0.0)
+    assert tracker.pauses(0.25) == {7: Pause("failures", 0.75)}
+    tracker.replied(8, good=True, now=5.0)
+    assert tracker.pauses(20.0) == {8: Pause("rate", 40.0)}
+    assert tracker.pauses(60.0) == {}

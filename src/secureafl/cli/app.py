@@ -324,9 +324,8 @@ app.command(epilog=REPRODUCE_EXAMPLE)(reproduce)
 app.command(epilog=RESULTS_EXAMPLE)(results)
 app.command(epilog=TABLE_EXAMPLE)(table)
 app.command(epilog=THEORY_EXAMPLE)(theory)
-app.command(epilog=deploy.SERVE_EXAMPLE)(deploy.serve)
-app.command(epilog=deploy.JOIN_EXAMPLE)(deploy.join)
-app.command(epilog=deploy.BACKUP_EXAMPLE)(deploy.backup)
+for command, example in deploy.COMMANDS:
+    app.command(epilog=example)(command)
 app.add_typer(deploy.keys, name="keys", no_args_is_help=True)
 
 

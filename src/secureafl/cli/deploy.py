@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from secureafl.cli.clients import EXAMPLE as CLIENTS_EXAMPLE
+from secureafl.cli.clients import clients
 from secureafl.cli.given import find_file
 from secureafl.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from secureafl.deployment.join import ClientService
     from secureafl.deployment.serve import Service
+    from secureafl.deployment.status import Status
 
 SERVE_EXAMPLE = (
     "Example: secureafl serve experiments/deploy.toml --out runs/real "
@@ -87,6 +91,8 @@ def serve(
     try:
         with stop_signals() as told:
             _watch(service, experiment.rounds, quiet, told)
+            if service.finished and not told:
+                service.say_goodbye()
     finally:
         service.stop()
     if not service.finished:
@@ -132,8 +138,9 @@ def join(
     data: Annotated[
         str,
         typer.Option(
-            metavar="FOLDER",
-            help="Folder of the own data; 'dealt': a share of the task's, for tests.",
+            metavar="PLACE",
+            help="Own samples: a folder the task reads, or a file .npz with inputs and labels; "
+            "'dealt': a share of the task's, for tests.",
         ),
     ] = "dealt",
     ca: Annotated[
@@ -157,13 +164,13 @@ def join(
     protect: Annotated[
         Protected, typer.Option(help="What is protected: one sample, or all of this client's.")
     ] = Protected.example,
-    allow: Annotated[
-        list[str] | None,
+    task: Annotated[
+        str,
         typer.Option(
             metavar="MODULE:CLASS",
-            help="Task of one's own that the server may ask for; nothing else is imported.",
+            help="The run's task, if it is not of the package; nothing else is imported.",
         ),
-    ] = None,
+    ] = "",
     attack: Annotated[
         str,
         typer.Option(
@@ -178,7 +185,7 @@ def join(
         bool, typer.Option("--insecure", help="No encryption and no key, wherever the server is.")
     ] = False,
 ) -> None:
-    """Take part with this machine's data until stopped, through cuts and restarts."""
+    """Take part with this machine's data until the run ends, through cuts and restarts."""
     _require_flower()
     from secureafl.deployment.join import ClientService
     from secureafl.deployment.processes import split_address
@@ -186,8 +193,8 @@ def join(
     from secureafl.sweep.cells import stop_signals
 
     split_address(server)  # a wrong one shows here, not in a node that is started again and again
-    client_options: dict[str, Any] = {"data": data, "attack": _attack(attack, set_ or [])}
-    client_options["allow"] = allow or []
+    client_options: dict[str, Any] = {"data": _own_data(data), "task": _own_task(task)}
+    client_options["attack"] = _attack(attack, set_ or [])
     if clip or noise:
         client_options["privacy"] = {"clip": clip, "noise": noise, "unit": protect.value}
     options_from(client_options)  # a wrong setting shows here, not in the worker
@@ -199,21 +206,61 @@ def join(
         member.stop()
 
 
-def _keep_joined(member: Any, told: list[int]) -> None:
-    """See that the client runs, and say when it joins and when it is not let in."""
+def _keep_joined(member: ClientService, told: list[int]) -> None:
+    """See that the client runs, and tell its user what the server says; until the run's end."""
+    from secureafl.deployment.status import ASK_SECONDS, Status, Teller
+
+    teller, asked = Teller(), 0.0
     joined = refused = 0  # starts that were told of
-    while not told:
+    finished = False
+    while not told and not finished:
         member.turn()
         if joined < member.starts:
             joined = member.starts
-            print("joining" if joined == 1 else "joining again", file=sys.stderr, flush=True)
-        refusal = member.refusal()
-        if refusal and refused < joined:
-            refused = joined
-            print(f"not let in: {refusal}", file=sys.stderr, flush=True)
+            _say("joining" if joined == 1 else "joining again")
+        refusal = member.refusal() if refused < joined else ""
         for line in member.complaints():
-            print(line, file=sys.stderr, flush=True)
+            _say(line)
+        if refusal or time.monotonic() - asked > ASK_SECONDS:
+            found, asked = member.status.ask(), time.monotonic()
+            for line in teller.lines(found):
+                _say(line)
+            known = isinstance(found, Status)
+            finished = known and found.finished
+            if refusal:
+                refused = joined
+                _tell_refusal(refusal, found if known else None)
         time.sleep(_TURN_SECONDS)
+
+
+def _tell_refusal(refusal: str, found: Status | None) -> None:
+    """Say why a node was not let in, where the server has not said it."""
+    if found is None:
+        _say(f"not let in: {refusal}")
+    elif not found.refused and not found.finished:
+        _say("not let in yet: the server still counts the last connection, for about a minute")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _own_data(place: str) -> str:
+    """The place of a client's data, if there is one; what is there is read by the worker."""
+    from secureafl.deployment.trainer import DEALT
+
+    if place != DEALT and not Path(place).expanduser().exists():
+        raise ConfigError(f"--data {place}: no such folder or file; give one, or '{DEALT}'")
+    return place
+
+
+def _own_task(kind: str) -> str:
+    """The class of a client's task, which can be imported; a fault shows here, not later."""
+    from secureafl.settings import find_class
+
+    if kind:
+        find_class(kind, {}, "--task")
+    return kind
 
 
 def _attack(name: str, changes: list[str]) -> Any:
@@ -304,6 +351,14 @@ def renew(
 
     ends = renew_certificate(folder, host or [])
     print(f"{folder}: good until {ends:%d %B %Y}; a server that reads this folder takes it at once")
+
+
+COMMANDS = (
+    (serve, SERVE_EXAMPLE),
+    (join, JOIN_EXAMPLE),
+    (clients, CLIENTS_EXAMPLE),
+    (backup, BACKUP_EXAMPLE),
+)
 
 
 def _require_flower() -> None:

@@ -24,9 +24,9 @@ from secureafl.deployment.worker import Job, TrainerCache, options_from, request
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-REQUEST = "request"  # the record beside the model's arrays: client, version, experiment, protocol
+REQUEST = "request"  # the record beside the model's arrays: the fields of `worker.Job`
 WORKER = "worker"  # in a node's settings: the socket of its worker
-ALLOW = "SECUREAFL_ALLOW"  # variable of a node without one: as `join --allow`, with blanks between
+TASK = "SECUREAFL_TASK"  # variable of a node without one: as `join --task`
 
 app = ClientApp()
 
@@ -57,7 +57,7 @@ def train(message: Message, context: Context) -> Message:
 
 @functools.cache
 def _own_trainers() -> TrainerCache:
-    return TrainerCache(options_from({"allow": os.environ.get(ALLOW, "").split()}))
+    return TrainerCache(options_from({"task": os.environ.get(TASK, "")}))
 
 
 def named_arrays(

@@ -33,6 +33,7 @@ from secureafl.deployment.recovery import (
     make_facts,
     recover,
 )
+from secureafl.deployment.samples import InputFacts
 from secureafl.deployment.secret import keep_secret
 from secureafl.deployment.slots import SlotRegistry
 from secureafl.experiment import Experiment, write_experiment
@@ -75,7 +76,7 @@ class Coordinator:
         data = on_device(self._data, self.device)
         self._test = Clients(made.task, data, model, made.scheduled_training)
         self._test.refuse_hidden_state()
-        self.layout = layout(model)
+        self.layout, self.inputs = layout(model), InputFacts.of(self._data)
         self._server = self._make_server()
         self._state = self._server.start(flatten(model))
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import json
 import os
 from base64 import b64decode
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from datetime import datetime
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from secureafl.deployment.limits import (
     BODY_SECONDS,
@@ -25,12 +27,18 @@ from secureafl.deployment.limits import (
     Receive,
     limit_body,
 )
+from secureafl.deployment.roster import RosterReader
+from secureafl.deployment.status import CLOCK, REVOKED, UNKNOWN, Status, answer
+from secureafl.deployment.status import PATH as STATUS
 
 FLEET, HEALTH = "/v1/fleet/", "/health"
+RUN = "SECUREAFL_RUN"  # variable: the run folder
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 SenderOf = Callable[[dict[bytes, bytes]], bytes | None]
+StatusOf = Callable[[dict[bytes, bytes]], bytes | None]
+FindNode = Callable[[bytes], int | None]
 
 
 class FleetOnly:
@@ -41,6 +49,7 @@ class FleetOnly:
         inner: Callable[[Scope, Receive, Send], Awaitable[None]],
         sender_of: SenderOf | None = None,
         budget: ByteBudget | None = None,
+        status_of: StatusOf | None = None,
     ) -> None:
         """Guard an application.
 
@@ -49,8 +58,10 @@ class FleetOnly:
             sender_of: From a request's head to the key it is signed with, None: with none that is
                 registered. It runs in a thread. Without it nobody needs a key.
             budget: Of the bodies of clients.
+            status_of: From a request's head to what its sender may know of its part in the run,
+                None: nothing. It runs in a thread.
         """
-        self._inner, self._sender_of = inner, sender_of
+        self._inner, self._sender_of, self._status_of = inner, sender_of, status_of
         self._budget = budget or ByteBudget()
 
     def __getattr__(self, name: str) -> Any:
@@ -64,6 +75,9 @@ class FleetOnly:
             await _refuse(send, 403)
         elif _announced(scope) > LARGEST_REQUEST:
             await _refuse(send, 413)
+        elif scope["path"] == STATUS and self._status_of is not None:
+            told = await asyncio.to_thread(self._status_of, dict(scope["headers"]))
+            await (_refuse(send, 401) if told is None else _respond(send, 200, told))
         elif scope["path"].startswith(FLEET):
             await self._serve_client(scope, receive, send)
         else:
@@ -119,40 +133,93 @@ def _announced(scope: Scope) -> int:
 
 async def _refuse(send: Send, status: int) -> None:
     # What follows is not read: the connection ends here.
-    headers = [(b"connection", b"close"), (b"content-length", b"0")]
+    await _respond(send, status, b"", [(b"connection", b"close")])
+
+
+async def _respond(
+    send: Send, status: int, body: bytes, more: Sequence[tuple[bytes, bytes]] = ()
+) -> None:
+    headers = [*more, (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": b""})
+    await send({"type": "http.response.body", "body": body})
 
 
-def signer(find_node: Callable[[bytes], int | None]) -> SenderOf:
-    """Who has signed a head, as Flower finds out once it has read the body.
+class SignedHead(NamedTuple):
+    """What a head says of its sender; nothing of it is proven before `is_genuine`."""
 
-    `find_node` is Flower's: the node of a registered key.
-    """
-    from flwr.common.constant import (
-        SYSTEM_TIME_TOLERANCE,
-        TIMESTAMP_HEADER,
-        TIMESTAMP_TOLERANCE,
-    )
+    key: bytes
+    fresh: bool  # whether it was signed just now, by its own account
+    signed: bytes
+    signature: bytes
+
+    def is_genuine(self) -> bool:
+        """Whether the owner of the key has signed it."""
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
+
+        try:
+            return verify_signature(bytes_to_public_key(self.key), self.signed, self.signature)
+        except (ValueError, TypeError, AttributeError, UnsupportedAlgorithm):  # another's key
+            return False
+
+
+def read_head(heads: dict[bytes, bytes]) -> SignedHead | None:
+    """Key, time and signature of a request, as Flower finds them once it has read the body."""
+    from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
     from flwr.supercore import constant
     from flwr.supercore.date import now
-    from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 
     names = constant.FLEET_HTTP_PUBLIC_KEY_HEADER, constant.FLEET_HTTP_SIGNATURE_HEADER
+    try:
+        key, signature = (b64decode(heads[name.encode()], validate=True) for name in names)
+        signed = heads[TIMESTAMP_HEADER.encode()]
+        age = (now() - datetime.fromisoformat(signed.decode("ascii"))).total_seconds()
+    except (KeyError, ValueError, TypeError):
+        return None
     oldest = TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
+    return SignedHead(key, -SYSTEM_TIME_TOLERANCE < age < oldest, signed, signature)
+
+
+def signer(find_node: FindNode) -> SenderOf:
+    """Who has signed a head; `find_node` is Flower's: the node of a registered key."""
 
     def sender_of(heads: dict[bytes, bytes]) -> bytes | None:
-        try:
-            key, signature = (b64decode(heads[name.encode()], validate=True) for name in names)
-            signed = heads[TIMESTAMP_HEADER.encode()]
-            age = (now() - datetime.fromisoformat(signed.decode("ascii"))).total_seconds()
-            if not -SYSTEM_TIME_TOLERANCE < age < oldest or find_node(key) is None:
-                return None
-            return key if verify_signature(bytes_to_public_key(key), signed, signature) else None
-        except (KeyError, ValueError, TypeError):
+        head = read_head(heads)
+        if head is None or not head.fresh or find_node(head.key) is None:
             return None
+        return head.key if head.is_genuine() else None
 
     return sender_of
+
+
+def status_teller(
+    run: Path, find_node: FindNode | None, was_revoked: Callable[[bytes], bool]
+) -> StatusOf:
+    """What the sender of a request may know of its part in a run.
+
+    Only who has signed with a key is told how that key stands. Without `find_node` nobody needs a
+    key, and all are told the same: how far the run is.
+    """
+    roster = RosterReader(run)
+
+    def tell(heads: dict[bytes, bytes]) -> bytes | None:
+        if find_node is None:
+            return _as_json(answer(roster.read(), None, ""))
+        head = read_head(heads)
+        if head is None or not head.is_genuine():
+            return None
+        node, refused = find_node(head.key), ""
+        if not head.fresh:
+            refused = CLOCK
+        elif node is None:
+            refused = REVOKED if was_revoked(head.key) else UNKNOWN
+        return _as_json(answer(roster.read(), node, refused))
+
+    return tell
+
+
+def _as_json(status: Status) -> bytes:
+    return json.dumps(status._asdict()).encode()
 
 
 def replies_only(push: Callable[..., Any]) -> Callable[..., Any]:
@@ -177,6 +244,7 @@ def replies_only(push: Callable[..., Any]) -> Callable[..., Any]:
 def main() -> None:
     """Flower's own `flower-superlink`, guarded."""
     import uvicorn
+    from flwr.supercore.constant import NodeStatus
     from flwr.superlink import main as superlink
     from flwr.superlink.cli.flower_superlink import flower_superlink
     from flwr.superlink.servicer.fleet import fleet_handlers
@@ -188,9 +256,18 @@ def main() -> None:
 
     def guarded(*words: Any) -> FleetOnly:
         made = create(*words)
-        state = made.state.linkstate_factory.state
-        known = signer(lambda key: state().get_node_id_by_public_key(key))
-        return FleetOnly(made, known if made.state.enable_supernode_auth else None)
+        state, needs_keys = made.state.linkstate_factory.state, made.state.enable_supernode_auth
+
+        def find_node(key: bytes) -> int | None:
+            return state().get_node_id_by_public_key(key)
+
+        def was_revoked(key: bytes) -> bool:
+            gone = state().get_node_info(statuses=[NodeStatus.UNREGISTERED])
+            return any(node.public_key == key for node in gone)
+
+        run = Path(os.environ[RUN])
+        teller = status_teller(run, find_node if needs_keys else None, was_revoked)
+        return FleetOnly(made, signer(find_node) if needs_keys else None, status_of=teller)
 
     superlink.create_app = guarded  # pyrefly: ignore
     fleet_handlers.push_messages = replies_only(fleet_handlers.push_messages)

@@ -25,6 +25,7 @@ from secureafl.deployment.processes import (
     start,
     stop,
 )
+from secureafl.deployment.status import StatusClient
 from secureafl.deployment.worker import COMPLAINT
 
 _AGAIN_SECONDS, _MOST_SECONDS = 5.0, 30.0  # between two tries: at first, and after several
@@ -52,6 +53,7 @@ class ClientService:
         if key is not None and ca is None:
             raise ConfigError(f"--key {key}: give --ca too; keys are used with TLS only")
         self._server, self._client_options, self._ca, self._key = server, client_options, ca, key
+        self.status = StatusClient(server, ca, key)
         self._home, self._lock = make_home()
         self._env = environment(self._home / FLOWER)
         self._node: subprocess.Popen[bytes] | None = None
@@ -121,5 +123,6 @@ class ClientService:
         """End both, and leave nothing behind."""
         stop(self._node)
         stop(self._worker)
+        self.status.close()
         clear_home(self._home)
         self._lock.close()

@@ -16,7 +16,7 @@ import numpy as np
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-PROTOCOL = 1  # format of requests and answers, raised when one side would misread the other
+PROTOCOL = 2  # format of requests and answers, raised when one side would misread the other
 
 # Records of an answer: one of the first two, the others may come along.
 UPDATE = "update"  # what the server steps against: gradients, by name of the model's arrays
@@ -85,7 +85,9 @@ class UploadSchema:
             pieces.append(piece)
         vector = np.concatenate(pieces)
         # One pass: the sum of absolute values in float64 is finite exactly if all of them are.
-        return vector if np.isfinite(np.abs(vector).sum(dtype=np.float64)) else NOT_FINITE
+        with np.errstate(invalid="ignore"):  # a NaN may be one that signals
+            total = np.abs(vector).sum(dtype=np.float64)
+        return vector if np.isfinite(total) else NOT_FINITE
 
 
 def _heads(shape: tuple[int, ...]) -> tuple[bytes, bytes]:

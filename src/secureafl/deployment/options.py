@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from secureafl import settings
 from secureafl.core.errors import require
@@ -21,6 +22,7 @@ class Options:
     poll_seconds: float = 0.25  # between two looks for answers
     metrics_port: int = 0  # of /metrics and /health, on the server's own machine only; 0: none
     min_free_mb: int = 256  # room on the disk below which no update is taken
+    tell_clients: Literal["summary", "decisions"] = "summary"  # what clients learn of decisions
 
     def __post_init__(self) -> None:
         require(self.deadline > 0, "deadline", self.deadline, "give seconds above 0")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+RATE, FAILURES = "rate", "failures"
 _MINUTE = 60.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0  # seconds, after a failure; doubled by each one
 
@@ -21,6 +22,13 @@ class Request(NamedTuple):
     sent: float
 
 
+class Pause(NamedTuple):
+    """Why a node is not sent a model yet."""
+
+    why: str  # RATE or FAILURES
+    seconds: float  # that are left
+
+
 class _Pace:
     """When a node replied in the last minute, and its failures since its last good reply."""
 
@@ -28,6 +36,7 @@ class _Pace:
         self.answers: list[float] = []
         self.failures = 0
         self.not_before = 0.0
+        self.why = ""  # of the pause until then
 
 
 class RequestTracker:
@@ -73,9 +82,21 @@ class RequestTracker:
         pace.answers = [at for at in pace.answers if now - at < _MINUTE] + [now]
         pace.failures = 0 if good else pace.failures + 1
         pause = 0.0 if good else min(_FIRST_PAUSE * 2 ** (pace.failures - 1), _LONGEST_PAUSE)
+        pace.why = FAILURES
         if len(pace.answers) >= self._per_minute:
-            pause = max(pause, _MINUTE - (now - pace.answers[-self._per_minute]))
+            wait = _MINUTE - (now - pace.answers[-self._per_minute])
+            pause, pace.why = max((pause, FAILURES), (wait, RATE))
         pace.not_before = now + pause
+
+    def pauses(self, now: float) -> dict[int, Pause]:
+        """The nodes that are not sent a model at present though nothing of theirs is awaited."""
+        waiting = ((n, pace) for n, pace in self._pace.items() if now < pace.not_before)
+        return {n: Pause(pace.why, pace.not_before - now) for n, pace in waiting}
+
+    @property
+    def busy(self) -> set[int]:
+        """Nodes with an open request."""
+        return self._busy
 
     def overdue(self, now: float) -> list[Request]:
         """Close the requests past their deadline; a reply to them is unknown from now on."""

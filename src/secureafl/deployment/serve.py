@@ -19,10 +19,11 @@ from typing import NamedTuple
 
 from cryptography import x509
 
-from secureafl.core.errors import ConfigError, RunError
+from secureafl.core.errors import ConfigError, LockedError, RunError
 from secureafl.deployment.app_folder import write_app
 from secureafl.deployment.coordinator import Coordinator
 from secureafl.deployment.disk import MEGABYTE, find_problem, free_bytes, note_problem
+from secureafl.deployment.guard import RUN
 from secureafl.deployment.keys import (
     CA,
     CERTIFICATE,
@@ -48,6 +49,8 @@ from secureafl.deployment.processes import (
     stop,
 )
 from secureafl.deployment.recovery import recover
+from secureafl.deployment.roster import read_roster
+from secureafl.deployment.status import ASK_SECONDS
 from secureafl.experiment import Experiment, to_mapping
 from secureafl.runs.folder import RunFolder, require_kind
 from secureafl.runs.layout import EXPERIMENT, RESULT
@@ -57,8 +60,10 @@ from secureafl.toml import write_toml
 _HERE = "here"  # what Flower's settings call the connection to this server
 _START_SECONDS = 120.0  # until a ServerApp must have shown itself
 _STOP_SECONDS = 40.0  # until a ServerApp that was asked to stop has ended itself
+_LEAVING_SECONDS = 30.0  # that a ServerApp of a dead `serve` may take to end
 _MOST_STARTS = 5  # in a row, without a round between
 _SILENT_SECONDS = 120.0  # after which a process that should show itself is taken to hang
+_GOODBYE_SECONDS = ASK_SECONDS + 2.0  # in which every client has asked once
 _SOON_SECONDS = 30 * 86400.0
 _PROCESSES = ("superlink", "superexec", "server_app")
 
@@ -104,7 +109,7 @@ class Service:
         self.out, self._address = out.absolute(), address
         self._home, self._options = self.out / APP.parent, options
         self._file = self._home / EXPERIMENT
-        self._env = environment(self._home / "flower")
+        self._env = {**environment(self._home / "flower"), RUN: str(self.out)}
         self._log = Log(self.out / LOG)
         self._link: subprocess.Popen[bytes] | None = None
         self._exec: subprocess.Popen[bytes] | None = None
@@ -299,6 +304,12 @@ class Service:
         answer = self._flwr("run", str(self.out / APP), _HERE, "--run-config", given)
         self._submitted = time.monotonic() if answer.get("success") else -_START_SECONDS
 
+    def say_goodbye(self) -> None:
+        """Stay a little after the end, so that clients who ask are told of it."""
+        found = read_roster(self.out)
+        if found and any(client.here for client in found.clients):
+            time.sleep(_GOODBYE_SECONDS)
+
     def stop(self) -> None:
         """Let the ServerApp finish the step in hand and leave, then end everything."""
         with contextlib.suppress(OSError):  # without it the ServerApp ends a little later
@@ -329,12 +340,29 @@ def _prepare(
     lock = hold_run(out)
     try:
         end_leftovers(out / APP.parent / "flower")
+        _open_run(out).close()
         require_free(address.host, address.port)
         _recover(experiment, out, accept_loss)
     except Exception:
         lock.close()
         raise
     return lock
+
+
+def _open_run(out: Path) -> RunFolder:
+    """The run's folder, once no ServerApp of a dead `serve` writes it any more.
+
+    One that is just ending shows no environment, so it was not found, but it holds the folder
+    until the last of its memory is given back.
+    """
+    until = time.monotonic() + _LEAVING_SECONDS
+    while True:
+        try:
+            return RunFolder(out, deployed=True)
+        except LockedError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
 
 
 def _recover(experiment: Experiment, out: Path, accept_loss: bool) -> None:

@@ -35,8 +35,11 @@ from secureafl.deployment.messages import (
 from secureafl.deployment.metrics import Metrics
 from secureafl.deployment.nodes import RevokedNodes
 from secureafl.deployment.options import Options, read_file
+from secureafl.deployment.own_task import task_checksum
 from secureafl.deployment.requests import Request, RequestTracker
+from secureafl.deployment.roster import Roster
 from secureafl.experiment import write_experiment
+from secureafl.runs.events import read_events
 from secureafl.runs.layout import EXPERIMENT
 
 _AT_ONCE = 16  # messages pushed together
@@ -93,6 +96,7 @@ def _serve(grid: Grid, file: Path, out: Path, attempt: str, log: Log) -> None:
             time.sleep(options.poll_seconds)
         pulse.beat(server.round)
     server.close()
+    loop.write_roster()
     if unpublish:
         unpublish()
     log("finished" if server.finished else "stopped", round=server.round)
@@ -107,7 +111,12 @@ class RequestLoop:
         self._schema = UploadSchema(server.layout)
         self._inbox = Inbox(grid, self._schema.most_bytes)
         self._deadline = options.deadline
-        self._experiment = write_experiment(server.experiment)
+        self._facts = {  # of every request
+            "experiment": write_experiment(server.experiment),
+            "inputs": server.inputs.to_json(),
+            "task_checksum": task_checksum(server.experiment.task),
+            "protocol": PROTOCOL,
+        }
         self._sent: tuple[int, Any] = (-1, None)  # version of the arrays made last, and these
         self._full: set[int] = set()  # nodes already logged as without a slot
         self._nodes: set[int] = set()
@@ -116,6 +125,9 @@ class RequestLoop:
         self._looked = time.perf_counter()
         self._away_since, self._reached = 0.0, True  # since when the grid has failed; 0: it works
         self.metrics = Metrics()
+        path, tell = server.folder.path, options.tell_clients
+        self._roster = Roster(path, server.experiment, server.slots, tell)
+        self._roster.recount(read_events(path))
 
     def turn(self) -> bool:
         """Handle all replies and send a request to every idle node; whether any reply came in."""
@@ -136,7 +148,14 @@ class RequestLoop:
             self._request_idle()
         if self._reached:
             self._away_since = 0.0
+        self.write_roster()
         return bool(replies)
+
+    def write_roster(self) -> None:
+        """Let operators, and each client of itself, see how things are."""
+        server, pauses = self._server, self._tracker.pauses(time.monotonic())
+        facts = (server.round, server.finished, self._nodes, self._tracker.busy, pauses)
+        self._roster.write(*facts)
 
     def _lacks_room(self) -> bool:
         """Whether the disk is too full to take updates; they wait at the SuperLink meanwhile."""
@@ -210,6 +229,7 @@ class RequestLoop:
                 took["step_cpu"] = self._server.step_cpu_seconds
                 rounded = {name: round(value, 4) for name, value in took.items()}
                 self._log("arrival", node=request.node, **event._asdict(), **rounded)
+                self._roster.count(request.node, event)
 
     def _cancel(self, request: Request, reason: str) -> None:
         self._server.cancel(request.version)
@@ -217,6 +237,7 @@ class RequestLoop:
 
     def _drop(self, reason: str, node: int | None) -> None:
         self.metrics.drop(reason)
+        self._roster.drop(node, reason)
         self._log("dropped", node=node, reason=reason)
 
     def _request_idle(self) -> None:
@@ -243,15 +264,15 @@ class RequestLoop:
             if message:
                 lent = self._server.lend()
                 self._tracker.opened(message, Request(node, slot, lent, time.monotonic()))
+                self._roster.ask(node)
             else:
                 self._tracker.replied(node, False, time.monotonic())  # later, then
 
     def _message(self, node: int, slot: int, version: int) -> Message:
         facts: dict[str, Any] = {
-            "experiment": self._experiment,
+            **self._facts,
             "client": slot,
             "version": version,
-            "protocol": PROTOCOL,
             # A message's id is a hash of it: with this no other node can guess it and reply.
             "ticket": secrets.token_hex(16),
         }

@@ -98,6 +98,11 @@ class SlotRegistry:
         """The slot a node has."""
         return self._slots.get(node)
 
+    def owner(self, client: int, at_round: int) -> int | None:
+        """The node that has a slot, if it had it in that round already."""
+        since = self._since.get(client)
+        return self._owners[client] if since is not None and since <= at_round else None
+
     def assign(self, node: int, now: int) -> int | None:
         """The slot of a node, given to it now if it has none; None: there is none left."""
         if node in self._slots:

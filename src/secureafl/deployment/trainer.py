@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 from secureafl.core.errors import ConfigError
+from secureafl.core.flat_model import flatten
 from secureafl.core.privacy import Privacy
 from secureafl.core.protocols import Attack
 from secureafl.core.types import Arrival
+from secureafl.deployment.samples import InputFacts, read_client_data
 from secureafl.partitions.shards import Shards
 from secureafl.runtime.attackers import Attackers, choose_malicious
 from secureafl.runtime.batches import own_batch
@@ -30,17 +32,17 @@ if TYPE_CHECKING:
     from secureafl.core.types import Data
     from secureafl.experiment import Experiment
 
-DEALT = "dealt"  # in place of a folder: the share of the task's data dealt to the client's slot
+DEALT = "dealt"  # in place of own data: the share of the task's data dealt to the client's slot
 
 
 @dataclass(frozen=True)
 class ClientOptions:
     """How this client differs from the others."""
 
-    data: str = DEALT  # or the folder of its own data
+    data: str = DEALT  # or the place of its own data, a folder or a file .npz
     attack: Attack | None = None  # for tests: the attack it plays; None: as the experiment says
     privacy: Privacy | None = None  # what it insists on; None: as the experiment says
-    allow: tuple[str, ...] = ()  # module:Class that a request may name; nothing else is imported
+    task: str = ""  # module:Class that a request may name; nothing else is imported
 
 
 class TrainResult(NamedTuple):
@@ -53,20 +55,26 @@ class TrainResult(NamedTuple):
 class Trainer:
     """One client's data and model, ready for any number of requests."""
 
-    def __init__(self, experiment: Experiment, client_options: ClientOptions) -> None:
-        """Load the data."""
+    def __init__(
+        self, experiment: Experiment, client_options: ClientOptions, facts: InputFacts
+    ) -> None:
+        """Load the data; `facts` are the server's."""
         self._experiment = _with_options(experiment, client_options)
         self._device = choose_device(self._experiment.device)
         self._compute = ComputeContext(experiment.threads, device=self._device)
         with self._compute:
-            self._prepare(client_options)
+            self._prepare(client_options, facts)
 
-    def _prepare(self, client_options: ClientOptions) -> None:
+    def _prepare(self, client_options: ClientOptions, facts: InputFacts) -> None:
         made = self._experiment
-        data = made.task.load()
-        dealt = client_options.data == DEALT
-        self._shards = deal_samples(made, data) if dealt else _all_of(data, made)
+        if client_options.data == DEALT:
+            data = facts.standardise(made.task.load())
+            self._shards = deal_samples(made, data)
+        else:
+            data = read_client_data(made.task, Path(client_options.data).expanduser(), facts)
+            self._shards = _all_of(data, made)
         model = seeded_model(made, self._device)
+        self._size = flatten(model).numel()
         data = on_device(data, self._device)
         self._clients = Clients(made.task, data, model, made.scheduled_training)
         self._clients.refuse_mixing()
@@ -85,6 +93,9 @@ class Trainer:
 
         Rounds are the server's; all a client knows of them is the version of its model.
         """
+        if len(weights) != self._size:
+            sizes = f"{len(weights):,} numbers, and the one of the task here {self._size:,}"
+            raise ConfigError(f"the server's model has {sizes}; use the same task on both sides")
         poisoned = self._attackers.attacks(client, version)
         with self._compute:
             base = torch.from_numpy(weights).to(self._device)
@@ -131,20 +142,7 @@ def _require_own_data(attack: Attack) -> None:
         )
 
 
-def _with_data(experiment: Experiment, data: str) -> Experiment:
-    if data == DEALT:
-        return experiment
-    if not Path(data).is_dir():
-        raise ConfigError(f"--data {data}: no such folder; give one, or '{DEALT}'")
-    names = {f.name for f in dataclasses.fields(experiment.task)}  # pyrefly: ignore
-    if "data_dir" not in names:
-        raise ConfigError(f"--data {data}: the task {short_name(experiment.task)} reads no folder")
-    task = dataclasses.replace(experiment.task, data_dir=data)  # pyrefly: ignore
-    return dataclasses.replace(experiment, task=task)
-
-
 def _with_options(experiment: Experiment, client_options: ClientOptions) -> Experiment:
-    experiment = _with_data(experiment, client_options.data)
     if client_options.attack is not None:
         experiment = dataclasses.replace(experiment, attack=client_options.attack)
     if client_options.privacy is None:

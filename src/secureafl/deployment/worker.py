@@ -41,6 +41,8 @@ class Job(NamedTuple):
     client: int
     version: int
     protocol: int = 0  # of the server's messages; the first ones did not say
+    inputs: str = ""  # InputFacts of the server's data, as JSON
+    task_checksum: str = ""  # of the file of the server's task, if that is its own
 
 
 def request_update(
@@ -73,31 +75,40 @@ class TrainerCache:
 
     def __init__(self, client_options: ClientOptions) -> None:
         self._client_options = client_options
-        self._trainers: dict[str, Trainer] = {}
+        self._trainers: dict[tuple[str, ...], Trainer] = {}
 
     def train(self, job: Job, weights: Float[np.ndarray, " d"]) -> tuple[np.ndarray, str]:
         """The update a job asks for, and the attack if one is played."""
         if job.protocol != PROTOCOL:
             numbers = f"format {job.protocol} of messages, and this client {PROTOCOL}"
             raise ConfigError(f"the server has {numbers}; install the same version on both sides")
-        trained = self._trainer(job.experiment).train(weights, job.client, job.version)
+        trained = self._trainer(job).train(weights, job.client, job.version)
         return trained.update, trained.attack
 
-    def _trainer(self, experiment: str) -> Trainer:
-        if experiment not in self._trainers:
-            import tomllib
+    def _trainer(self, job: Job) -> Trainer:
+        key = (job.experiment, job.inputs, job.task_checksum)
+        if key not in self._trainers:
+            self._trainers = {key: self._make_trainer(job)}  # not two data sets
+        return self._trainers[key]
 
-            from secureafl.deployment.trainer import Trainer
-            from secureafl.experiment import from_mapping
-            from secureafl.settings import only_importing
+    def _make_trainer(self, job: Job) -> Trainer:
+        import tomllib
 
-            # Whoever can send messages must not choose what runs here.
-            values = tomllib.loads(experiment)
-            needed = {name: value for name, value in values.items() if name not in _SERVERS}
-            with only_importing(self._client_options.allow):
-                made = from_mapping(needed)
-            self._trainers = {experiment: Trainer(made, self._client_options)}  # not two data sets
-        return self._trainers[experiment]
+        from secureafl.deployment.own_task import require_named, require_same_file
+        from secureafl.deployment.samples import InputFacts
+        from secureafl.deployment.trainer import Trainer
+        from secureafl.experiment import from_mapping
+        from secureafl.settings import only_importing
+
+        # Whoever can send messages must not choose what runs here.
+        values, own = tomllib.loads(job.experiment), self._client_options.task
+        task = values.get("task", {})
+        require_named(str(task.get("kind", "") if isinstance(task, dict) else task), own)
+        needed = {name: value for name, value in values.items() if name not in _SERVERS}
+        with only_importing([own] if own else []):
+            made = from_mapping(needed)
+        require_same_file(made.task, job.task_checksum)
+        return Trainer(made, self._client_options, InputFacts.from_json(job.inputs))
 
 
 def serve(place: Path, client_options: ClientOptions) -> None:
@@ -141,7 +152,7 @@ def _done(file: BufferedRWPair, trainers: TrainerCache) -> tuple[dict[str, str],
 
 
 def options_from(facts: Mapping[str, Any]) -> ClientOptions:
-    """Client options as `join` passes them: data, classes, tables for attack and privacy."""
+    """Client options as `join` passes them: data, task, tables for attack and privacy."""
     from secureafl.deployment.trainer import DEALT, ClientOptions
     from secureafl.experiment import from_mapping
 
@@ -152,7 +163,7 @@ def options_from(facts: Mapping[str, Any]) -> ClientOptions:
         str(facts.get("data") or DEALT),
         made.attack if "attack" in given else None,
         made.training.privacy if "training" in given else None,
-        tuple(facts.get("allow") or ()),
+        str(facts.get("task") or ""),
     )
 
 

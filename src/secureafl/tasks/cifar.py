@@ -42,11 +42,16 @@ def find_layout(task: str, data_dir: str, layouts: Sequence[Layout]) -> tuple[Pa
 
 def load_layout(folder: Path, layout: Layout, classes: int, mirrored: bool) -> Data:
     """Read the data set in `folder`; with `mirrored`, mirror images are training samples too."""
-    names = (*layout.train, layout.test)
-    *parts, test = (_read_samples(folder / name, layout.label, classes) for name in names)
-    images, labels = (torch.cat(column) for column in zip(*parts, strict=True))
-    train = with_mirrors((images, labels)) if mirrored else (images, labels)
+    train = load_training(folder, layout, classes, mirrored)
+    test = _read_samples(folder / layout.test, layout.label, classes)
     return from_tensors(train, test, str(folder))
+
+
+def load_training(folder: Path, layout: Layout, classes: int, mirrored: bool) -> Samples:
+    """Read the training part of the data set in `folder`."""
+    parts = (_read_samples(folder / name, layout.label, classes) for name in layout.train)
+    images, labels = (torch.cat(column) for column in zip(*parts, strict=True))
+    return with_mirrors((images, labels)) if mirrored else (images, labels)
 
 
 def _read_samples(path: Path, label: int | str, classes: int) -> Samples:

@@ -11,8 +11,9 @@ from pathlib import Path
 import torch
 
 from secureafl.core.types import Data
-from secureafl.tasks.cifar import Layout, find_layout, load_layout
+from secureafl.tasks.cifar import Layout, find_layout, load_layout, load_training
 from secureafl.tasks.classification import Classification
+from secureafl.tasks.in_memory import Samples
 from secureafl.tasks.models.resnet import Norm, ResNet20
 
 _LAYOUTS = (
@@ -37,6 +38,11 @@ class Cifar100(Classification):
         """Read the data set."""
         folder, layout = find_layout("cifar100", self.data_dir, _LAYOUTS)
         return load_layout(folder, layout, 100, self.mirrored)
+
+    def client_samples(self, folder: Path) -> Samples:
+        """Return the training samples that a deployed client has in a folder."""
+        place, layout = find_layout("cifar100", str(folder), _LAYOUTS)
+        return load_training(place, layout, 100, self.mirrored)
 
     def model(self) -> torch.nn.Module:
         """Return ResNet-20, freshly initialised."""

@@ -7,7 +7,7 @@ images, ships with the package, so that everything runs without a download.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +23,9 @@ from secureafl.tasks.places import data_home
 
 EMBEDDED = Path(__file__).parent / "data" / "fashion_mnist"
 
-_STEMS = tuple(
-    f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
-)
+_PARTS = ("train", "t10k")
+_KINDS = ("images-idx3", "labels-idx1")
+_STEMS = tuple(f"{part}-{kind}-ubyte" for part in _PARTS for kind in _KINDS)
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class FashionMnist(Classification):
     def load(self) -> Data:
         """Read the data set."""
         folder, source = self._find()
-        found = {stem: find_idx(folder, stem) for stem in _STEMS}
-        absent = [stem for stem, path in found.items() if path is None]
-        if absent:
-            raise DataError(f"{folder}: no file {absent[0]} or {absent[0]}.gz; see data_dir")
-        arrays = [read_idx(path) for path in found.values() if path is not None]
-        return _data(arrays, folder, source)
+        train, test = (_read(folder, part) for part in _PARTS)
+        return from_tensors(train, test, source)
+
+    def client_samples(self, folder: Path) -> Samples:
+        """Return the training samples that a deployed client has in a folder."""
+        return _read(replace(self, data_dir=str(folder)).folder(), "train")
 
     def model(self) -> torch.nn.Module:
         """Return the paper's CNN, freshly initialised."""
@@ -79,13 +79,19 @@ def _usual_places() -> list[tuple[Path, str]]:
     ]
 
 
-def _data(arrays: list[np.ndarray], folder: Path, source: str) -> Data:
-    train, train_labels, test, test_labels = arrays
-    for images, labels, part in ((train, train_labels, "training"), (test, test_labels, "test")):
-        fits = images.shape[1:] == (28, 28) and labels.shape == images.shape[:1] and len(labels) > 0
-        if not fits or labels.max() > 9:
-            raise DataError(f"{folder}: the {part} files are not Fashion-MNIST; fetch them again")
-    return from_tensors(_samples(train, train_labels), _samples(test, test_labels), source)
+def _read(folder: Path, part: str) -> Samples:
+    arrays = []
+    for stem in (f"{part}-{kind}-ubyte" for kind in _KINDS):
+        path = find_idx(folder, stem)
+        if path is None:
+            raise DataError(f"{folder}: no file {stem} or {stem}.gz; see data_dir")
+        arrays.append(read_idx(path))
+    images, labels = arrays
+    fits = images.shape[1:] == (28, 28) and labels.shape == images.shape[:1] and len(labels) > 0
+    if not fits or labels.max() > 9:
+        named = "training" if part == "train" else "test"
+        raise DataError(f"{folder}: the {named} files are not Fashion-MNIST; fetch them again")
+    return _samples(images, labels)
 
 
 def _samples(images: np.ndarray, labels: np.ndarray) -> Samples:

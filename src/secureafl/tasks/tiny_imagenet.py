@@ -7,7 +7,7 @@ Le, Yang, "Tiny ImageNet visual recognition challenge", CS 231N, Stanford, 2015.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -39,13 +39,16 @@ class TinyImagenet(Classification):
     def load(self) -> Data:
         """Read the data set."""
         folder = self.folder()
-        # By name, as tools that look at the folders alone number them.
-        number = {name: i for i, name in enumerate(sorted(_lines(folder / "wnids.txt")))}
-        if len(number) != _CLASSES:
-            raise DataError(f"{folder}/wnids.txt: {len(number)} classes, not {_CLASSES}")
-        train = _samples(_training_files(folder, number), folder, "training")
-        test = _samples(_test_files(folder, number), folder, "test")
-        return from_tensors(with_mirrors(train) if self.mirrored else train, test, str(folder))
+        test = _samples(_test_files(folder, _numbers(folder)), folder, "test")
+        return from_tensors(self._training_samples(folder), test, str(folder))
+
+    def client_samples(self, folder: Path) -> Samples:
+        """Return the training samples that a deployed client has in a folder."""
+        return self._training_samples(replace(self, data_dir=str(folder)).folder())
+
+    def _training_samples(self, folder: Path) -> Samples:
+        train = _samples(_training_files(folder, _numbers(folder)), folder, "training")
+        return with_mirrors(train) if self.mirrored else train
 
     def model(self) -> torch.nn.Module:
         """Return ResNet-20, freshly initialised."""
@@ -53,6 +56,14 @@ class TinyImagenet(Classification):
 
 
 Labelled = list[tuple[Path, int]]
+
+
+def _numbers(folder: Path) -> dict[str, int]:
+    """Return the number of each class: by name, as tools number them that see only folders."""
+    number = {name: i for i, name in enumerate(sorted(_lines(folder / "wnids.txt")))}
+    if len(number) != _CLASSES:
+        raise DataError(f"{folder}/wnids.txt: {len(number)} classes, not {_CLASSES}")
+    return number
 
 
 def _training_files(folder: Path, number: dict[str, int]) -> Labelled:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import csv
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -59,9 +59,7 @@ class Udacity:
         """Read the data set."""
         folder, logs = self._find()
         recordings = [_read_log(log) for log in logs]
-        frames = [frame for recording in recordings for frame in recording]
-        images = torch.from_numpy(read_jpegs([f.picture for f in frames], folder, _prepared))
-        steering = torch.tensor([f.steering for f in frames])
+        images, steering = _read_frames(recordings, folder)
         origin = torch.arange(len(logs)).repeat_interleave(torch.tensor([*map(len, recordings)]))
         late = torch.cat([_is_late(len(recording)) for recording in recordings])
         train, test = ((images[part], steering[part]) for part in (~late, late))
@@ -69,6 +67,12 @@ class Udacity:
         if self.mirrored:
             train, origin = _with_mirrors(train), origin.repeat(2)
         return from_tensors(train, test, f"{folder}, {len(logs)} recordings", origin)
+
+    def client_samples(self, folder: Path) -> Samples:
+        """Return what a deployed client has in a folder, all of it for training."""
+        place, logs = replace(self, data_dir=str(folder))._find()
+        samples = _read_frames([_read_log(log) for log in logs], place)
+        return _with_mirrors(samples) if self.mirrored else samples
 
     def model(self) -> nn.Module:
         """Return ResNet-20 with a single output, freshly initialised."""
@@ -105,6 +109,12 @@ class _Eighth(nn.Module):
 
     def forward(self, outputs: Tensor) -> Tensor:
         return outputs / 8
+
+
+def _read_frames(recordings: list[list[Frame]], folder: Path) -> Samples:
+    frames = [frame for recording in recordings for frame in recording]
+    images = torch.from_numpy(read_jpegs([f.picture for f in frames], folder, _prepared))
+    return images, torch.tensor([f.steering for f in frames])
 
 
 def _with_mirrors(samples: Samples) -> Samples:
