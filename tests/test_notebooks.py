@@ -11,7 +11,7 @@ NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
 
 def masked(text):
-    return re.sub(r"[\d.%#]+", "0", text)
+    return re.sub(r" *[\d.%#]+", " 0", text)
 
 
 def told(path):

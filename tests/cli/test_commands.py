@@ -164,6 +164,7 @@ def test_verbose_list_tells_what_an_attack_knows_and_its_presets(cli):
     assert 'from Bagdasaryan, Veit, Hua, Estrin, Shmatikov, "How to backdoor' in words
 
 
+@pytest.mark.slow
 def test_preset_names_the_folder_the_result_and_the_table(cli):
     words = ("--defenses", "async_sgd", "--attacks", "scaling,scaling@stealth", "--workers", "1")
     done = cli("compare", "tiny.toml", *words, "--out", "both")

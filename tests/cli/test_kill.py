@@ -103,6 +103,7 @@ def test_damaged_checkpoint_is_refused_and_nothing_lost(cli, stopped, damage):
     assert {path.name: path.read_bytes() for path in stopped.iterdir()} == before
 
 
+@pytest.mark.slow
 def test_without_its_checkpoint_a_run_starts_over(cli, stopped):
     (stopped / "checkpoint.safetensors").unlink()
     assert cli("resume", "out", "--quiet").returncode == 0

@@ -42,7 +42,7 @@ def test_streams_agree_with_the_oracle(escape, stream, share, window, dampening,
 
 
 @given(stream=streams(4, min_size=30, max_size=120))
-@settings(max_examples=settings().max_examples // 2)
+@settings(max_examples=settings().max_examples // 4)
 def test_few_clients_agree_with_the_oracle_in_float32(stream):
     settings = 0.25, 25, "exponential", 0.2, True, 50.0
     SideBySide(Kardam(*settings), 4, KardamServer(4, *settings), dtype=torch.float32).play(stream)

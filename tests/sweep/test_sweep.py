@@ -105,6 +105,7 @@ def test_kills_of_everything_lose_nothing_and_repeat_nothing(cli, capsys, kills,
     assert len(re.findall(r"│ 1 +│ +0\.\d{3} ", table)) == len(cells)
 
 
+@pytest.mark.slow
 def test_told_to_stop_it_says_how_to_go_on(cli):
     (cli.folder / "grid.toml").write_text(GRID.format(rounds=20_000))
     process = cli.start("sweep", "grid.toml", "--quiet", "--workers", 1)
