@@ -181,7 +181,7 @@ def test_nobody_moves_the_model_before_half_of_the_clients_are_known():
 
 @pytest.mark.parametrize("order", [[0, 1, 2, 3, 4, 5, 6], [4, 5, 6, 0, 1, 2, 3]])
 def test_a_minority_cannot_lengthen_a_step_whoever_comes_first(order):
-    """In longest honest uploads: two for the centre, two stretched, and both twice for trust."""
+    """In longest honest uploads: two for the centre, one more, twice stretched, twice for trust."""
     both, rng = side_by_side(), np.random.default_rng(0)
     for _ in range(8):
         for client in order:
@@ -189,7 +189,7 @@ def test_a_minority_cannot_lengthen_a_step_whoever_comes_first(order):
             upload = rng.normal(size=DIM) * (1 if honest else 1e12)
             if honest:
                 upload /= np.linalg.norm(upload)
-            assert length_of(both.arrive(client, 0, upload)) <= 8 + 1e-9
+            assert length_of(both.arrive(client, 0, upload)) <= 12 + 1e-9
 
 
 def test_pace_is_no_power():

@@ -18,7 +18,7 @@ def play(version, device, clients, dim, uploads=60):
     sketch = draw_sketch(dim, SIZE, torch.device(device))
     centre = torch.zeros(dim, device=device)
     records, standing = no_records(clients, SIZE, centre), full_standing(clients, centre.device)
-    members = torch.randperm(clients, device=device)
+    members = torch.randperm(clients).to(device)
     kinds, steps, model = torch.randn(3, dim), [], torch.zeros(dim)
     for number in range(uploads):
         client = int(torch.randint(clients, ()))

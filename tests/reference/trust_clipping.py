@@ -114,7 +114,7 @@ class TrustClippingServer:
         shorter = sum(min(value, radius) for value in distances)
         stretch = sum(min(value, 2 * radius) for value in distances) / shorter if shorter else 1.0
         kept = unit(away) * min(distance, radius)
-        direction = weight / max(self.mean_trust, 0.5) * (self.centre + stretch * kept)
+        direction = weight / max(self.mean_trust, 0.5) * stretch * (self.centre + kept)
         moves = weight > 0 and 2 * len(self.norms) > self.num_clients
         if moves and radius > 0:
             self._follow(0.5 / self.num_clients * weight * kept)

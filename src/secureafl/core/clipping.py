@@ -193,7 +193,7 @@ def weigh_step(
     factor = trust * pace / standing.mean_trust.clamp(min=SHORTEST)
     ready = (factor > 0) & (2 * records.known.sum() > len(records.known))
     towards = torch.where(ready, TOWARDS / len(records.known) * trust * pace * length, 0)
-    direction = torch.stack([factor * (1 - stretch * length), factor * stretch * length])
+    direction = stretch * factor * torch.stack([1 - length, length])
     return StepWeights(trust, pace, ready, direction, _next_centre(records, position, towards))
 
 
@@ -210,7 +210,7 @@ def _spend_pace(records: Records, standing: Standing, client: Int[Tensor, ""]) -
 
 
 def _radius(records: Records) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """The distance uploads are clipped to, and by how much what is left is stretched in return.
+    """The distance uploads are clipped to, and by how much steps are stretched in return.
 
     The stretch keeps the mean length of a step where clipping shortens honest uploads: the mean of
     distances up to two radii over that of distances up to one.

@@ -150,7 +150,7 @@ def weigh_step(
     towards = clipping.TOWARDS / clients * trust * pace * length if ready else 0.0
     moved = math.sqrt(max(centre**2 + 2 * towards * along + (towards * distance) ** 2, 0.0))
     shrink = 2 * norm / max(moved, TINY) if towards > 0 and moved > 2 * norm else 1.0
-    numbers = [trust, pace, factor * (1 - stretch * length), factor * stretch * length]
+    numbers = [trust, pace, stretch * factor * (1 - length), stretch * factor * length]
     numbers += [shrink * (1 - towards), shrink * towards]
     found = torch.tensor(numbers, dtype=torch.float64)
     return StepWeights(found[0], found[1], torch.tensor(ready), found[2:4], found[4:])

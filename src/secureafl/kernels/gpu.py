@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from secureafl.core import clipping
 from secureafl.core.server import LARGEST_NORM
 from secureafl.core.types import SecantProducts
 from secureafl.kernels import reference
+from secureafl.kernels.gpu_clipping import judge_clients, remember_upload, take_step, weigh_step
 from secureafl.kernels.gpu_peers import peer_weights
 from secureafl.kernels.gpu_source import (
     ONE_CLIENT,
@@ -34,36 +34,29 @@ from secureafl.linalg.sorting_network import sorting_network
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from secureafl.core.clipping import Records
     from secureafl.core.types import Arrival, Entry, Inner
     from secureafl.kernels.memory import Memory
     from secureafl.kernels.step import Selection
     from secureafl.linalg.quantile import History
 
-# Of `kernels.gpu_peers` and `kernels.gpu_trust`.
+# Of `kernels.gpu_clipping`, `kernels.gpu_peers` and `kernels.gpu_trust`.
 __all__ = [
+    "judge_clients",
     "peer_weights",
+    "remember_upload",
     "secant_products",
     "similarity_weights",
+    "take_step",
     "update_momentum",
     "update_stats",
     "weigh_clients",
+    "weigh_step",
 ]
-
-remember_upload = reference.remember_upload
-weigh_step, take_step = reference.weigh_step, reference.take_step
 
 IN_REGISTERS = 64  # clients up to which a thread sorts a column
 _MOST_SLOTS, _MOST_PAIRS = 16, 7  # which are unrolled
 _PARTS = {"upload": 0, "step": 1, "change": 2}
 _PLACES = {"GRADIENT": GRADIENT, "BASE": BASE, "OWN": OWN}
-
-
-def judge_clients(
-    records: Records, trust: Tensor, members: Tensor, due: Tensor, momentum: float
-) -> None:
-    """See `kernels.operations.judge_clients`."""
-    clipping.judge_clients(records, trust, members, due, momentum, peer_weights)
 
 
 def tiled_secant_products(memory: Memory, arrival: Arrival) -> SecantProducts:

@@ -1,0 +1,112 @@
+"""Trust clipping on a GPU (`gpu_clipping.cu`): a few launches instead of a hundred and fifty."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from secureafl.core import clipping, trust
+from secureafl.core.clipping import Position, StepWeights
+from secureafl.core.trust import effective_samples
+from secureafl.kernels import reference
+from secureafl.kernels.gpu_peers import both_weights
+from secureafl.kernels.gpu_source import ONE_CLIENT, blocks_for, compiled
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from secureafl.core.clipping import Records, Standing
+    from secureafl.core.types import Arrival
+    from secureafl.linalg.sketch import Sketch
+
+_MOST_CLIENTS = 2048  # for one block, which finds medians by counting
+_BLOCK = 1024
+
+
+def remember_upload(
+    records: Records, sketch: Sketch, centre: Tensor, arrival: Arrival, momentum: float
+) -> Position:
+    """See `kernels.operations.remember_upload`."""
+    if _use_reference(records):
+        return reference.remember_upload(records, sketch, centre, arrival, momentum)
+    clients, size = records.last.shape
+    blocks = -(-size // 32)
+    exact = {"dtype": torch.float64, "device": centre.device}
+    sketches, sums = torch.empty(3, size, **exact), torch.empty(4, blocks, **exact)
+    position = torch.empty(3, **exact)
+    given = [arrival.gradient.contiguous(), centre, arrival.base.contiguous(), *sketch]
+    arguments = [*given, sketches, sums, len(centre)]
+    _kernel("sketch_upload", size)((blocks, 1, 1), (ONE_CLIENT, 1, 1), arguments)
+    numbers = [records.known, records.norms, records.distances, records.uploads, records.kept]
+    rows = [*records.curvature, records.last, records.base, records.history]
+    arguments = [sketches, sums, arrival.client, *numbers, *rows, position]
+    arguments += [float(momentum), blocks, clients]
+    _kernel("remember_upload", size)((1, 1, 1), (_BLOCK, 1, 1), arguments)
+    return Position(*position.unbind())
+
+
+def judge_clients(
+    records: Records, trust: Tensor, members: Tensor, due: Tensor, momentum: float
+) -> None:
+    """See `kernels.operations.judge_clients`."""
+    both = None if _use_reference(records) else _by_peers(records, members, due, momentum)
+    if both is None:
+        reference.judge_clients(records, trust, members, due, momentum)
+        return
+    weights, by_peers = both
+    arguments = [records.known, weights, by_peers, members, due, trust, len(members)]
+    _kernel("renew_trust")((1, 1, 1), (ONE_CLIENT, 1, 1), arguments)
+
+
+def _by_peers(
+    records: Records, members: Tensor, due: Tensor, momentum: float
+) -> tuple[Tensor, Tensor] | None:
+    """Weights of all clients from their own records, and two weights of each member from peers'."""
+    weights, left = torch.empty_like(records.kept), torch.empty_like(records.known)
+    arguments = [records.known, records.kept, *records.curvature, due, weights, left]
+    arguments += [effective_samples(momentum), len(left)]
+    _kernel("weigh_records")((1, 1, 1), (_BLOCK, 1, 1), arguments)
+    by_peers = both_weights(records.history, members, left, due)
+    return None if by_peers is None else (weights, by_peers)
+
+
+def weigh_step(
+    records: Records, standing: Standing, client: Tensor, position: Position
+) -> StepWeights:
+    """See `kernels.operations.weigh_step`."""
+    if _use_reference(records):
+        return reference.weigh_step(records, standing, client, position)
+    clients, ready = len(records.known), torch.empty_like(records.known[0])
+    found, shown = records.kept.new_empty(6), records.kept.new_empty(2, clients)
+    arguments = [records.known, records.norms, records.distances, *standing, client, *position]
+    arguments += [found, ready, shown, clients]
+    _kernel("weigh_step")((1, 1, 1), (_BLOCK, 1, 1), arguments)
+    return StepWeights(found[0], found[1], ready, found[2:4], found[4:])
+
+
+def take_step(centre: Tensor, upload: Tensor, weights: StepWeights) -> Tensor:
+    """See `kernels.operations.take_step`."""
+    if centre.dtype != torch.float32:
+        return reference.take_step(centre, upload, weights)
+    direction, blocks = torch.empty_like(centre), blocks_for(len(centre), centre.device)
+    given = [centre, upload.contiguous(), weights.direction, weights.centre, direction]
+    arguments = [*given, len(centre)]
+    _kernel("take_step")((blocks, 1, 1), (ONE_CLIENT, 1, 1), arguments)
+    return direction
+
+
+def _use_reference(records: Records) -> bool:
+    return len(records.known) > _MOST_CLIENTS or records.last.dtype != torch.float32
+
+
+_CONSTANTS = (
+    *((trust, key) for key in ("TINY", "MIN_OBSERVATIONS", "MIN_CURVATURE", "FULL_CURVATURE")),
+    *((clipping, key) for key in ("CREDIT", "CUT", "SPARED", "NEWS", "PACE", "SAVED", "RATE")),
+    *((clipping, key) for key in ("SHORTEST", "TOWARDS")),
+)
+
+
+def _kernel(name: str, sketched: int = 1) -> Any:
+    numbers = tuple((key, getattr(module, key)) for module, key in _CONSTANTS)
+    return compiled("gpu_clipping.cu", name, (("SKETCHED", sketched), *numbers))
