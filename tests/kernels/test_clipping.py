@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from secureafl.core.clipping import full_standing, no_records
+from secureafl.core.panels import draw_panels
 from secureafl.core.trees import name_tensors
 from secureafl.core.types import Arrival
-from secureafl.kernels import cpu_clipping, reference
+from secureafl.kernels import cpu, reference
 from secureafl.linalg.sketch import draw_sketch
 
 SIZE = 64
@@ -36,14 +37,21 @@ def play(version, device, clients, dim, uploads=60):
     return torch.stack(steps), centre.cpu(), records, standing
 
 
+def version_on(device):
+    """The fast version for a device, if there is one here."""
+    if device == "cpu":
+        return cpu
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    from secureafl.kernels import gpu
+
+    return gpu
+
+
 @pytest.mark.parametrize(("clients", "dim"), [(1, 40), (2, 64), (7, 1000), (33, 1000), (140, 333)])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_uploads_leave_what_the_plain_version_leaves(device, clients, dim):
-    if device == "cuda":
-        pytest.skip("needs a GPU") if not torch.cuda.is_available() else None
-        from secureafl.kernels import gpu as version
-    else:
-        version = cpu_clipping
+    version = version_on(device)
     steps, centre, *kept = play(version, device, clients, dim)
     plain_steps, plain_centre, *expected = play(reference, "cpu", clients, dim)
     torch.testing.assert_close(steps, plain_steps, rtol=1e-4, atol=1e-4)
@@ -52,3 +60,17 @@ def test_uploads_leave_what_the_plain_version_leaves(device, clients, dim):
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
         torch.testing.assert_close(found[name].cpu(), tensor, rtol=1e-3, atol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("clients", [1, 50, 129, 1500, 3000])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_panels_are_called_as_in_the_plain_version(device, clients):
+    torch.manual_seed(0)
+    version, plain = version_on(device), draw_panels(clients, torch.device("cpu"))
+    panels = type(plain)(*(tensor.to(device, copy=True) for tensor in plain))
+    for _ in range(3 * 2 * -(-clients // 128) + 1):
+        (members, due), expected = version.call_panel(panels, 2), reference.call_panel(plain, 2)
+        assert bool(due) == bool(expected[1])
+        if due:
+            assert members.tolist() == expected[0].tolist()
+        assert [tensor.tolist() for tensor in panels] == [tensor.tolist() for tensor in plain]

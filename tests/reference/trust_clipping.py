@@ -60,8 +60,8 @@ def group_weights(histories):
         minds = minds or [sum(mine @ other > 0.5 for other in seen) for mine in seen]
         weights = []
         for mind, block, group in zip(minds, blocks, groups, strict=True):
-            by_block = 1 - 0.4 * rise(block, 1.15, 1.45)
-            by_group = 1 - rise(max(group, np.sqrt(block * group)), 1.4, 1.65)
+            by_block = 1 - 0.4 * rise(block, 1.35, 1.65)
+            by_group = 1 - rise(max(group, np.cbrt(block**2 * group)), 1.5, 1.75)
             weights.append(1.0 if 2 * mind >= len(seen) else min(by_block, by_group))
     return weights
 
@@ -101,9 +101,9 @@ class TrustClippingServer:
         self.norms[seen.client] = np.linalg.norm(seen.gradient)
         self.distances[seen.client] = distance = np.linalg.norm(away)
         self._remember(seen, away, distance)
-        if self.arrivals % max(1, self.num_clients // 5) == 0:
+        if self.arrivals % max(1, self.num_clients // 2) == 0:
             for client, weight in self._trust().items():
-                self.trust[client] = 0.6 * self.trust.get(client, 1.0) + 0.4 * weight
+                self.trust[client] = 0.75 * self.trust.get(client, 1.0) + 0.25 * weight
         self.arrivals += 1
         trust = self.trust.get(seen.client, 1.0)
         pace = self._spend(seen.client)
@@ -139,7 +139,7 @@ class TrustClippingServer:
         clipped = self.centre + unit(away) * min(distance, radius)
         mine = self.curvature.setdefault(client, {"mean": 0.0, "variance": 0.0, "count": 0})
         if not first:
-            self._compare(mine, seen.base - self.bases[client], clipped - self.last[client])
+            self._compare(mine, seen.base - self.bases[client], clipped, self.last[client])
         count = self.counts.get(client, 0)
         kept = min(count / (count + 1), self.momentum)
         left = min(distance, radius) / distance if distance else 1.0
@@ -148,9 +148,10 @@ class TrustClippingServer:
         self.histories[client] = kept * before + (1 - kept) * clipped
         self.last[client], self.bases[client], self.counts[client] = clipped, seen.base, count + 1
 
-    def _compare(self, mine, moved, changed):
+    def _compare(self, mine, moved, upload, last):
+        changed = upload - last
         lengths = np.linalg.norm(moved) * np.linalg.norm(changed)
-        if lengths == 0:
+        if lengths == 0 or np.linalg.norm(changed) <= 1e-4 * np.linalg.norm(upload):
             return
         rate = max(1 / (mine["count"] + 1), 1 - self.momentum)
         away = moved @ changed / lengths - mine["mean"]

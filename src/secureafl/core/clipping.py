@@ -1,6 +1,6 @@
 """The step of trust clipping: what is kept of clients, and what their uploads may do.
 
-Four operations on what a server keeps, in the order of an arrival. They are here as plain torch;
+Operations on what a server keeps, in the order of an arrival. They are here as plain torch;
 `kernels.operations` chooses faster versions where there are some.
 """
 
@@ -31,9 +31,11 @@ if TYPE_CHECKING:
     from secureafl.core.types import Arrival
 
 CREDIT = 2.0  # standard errors that a client's curvature is given: innocent until shown otherwise
+ROUNDING = 1e-4  # of an upload: a change since the last one that is no longer says nothing
 CUT, SPARED = 0.1, 0.25  # of uploads that clipping leaves on average: no weight, full weight
-NEWS = 0.4  # share of a judgement in a client's trust: who sits with whom is chance
+NEWS = 0.25  # share of a judgement in a client's trust: who sits with whom is chance
 PACE, SAVED = 1.5, 5.0  # steps earned while each other client uploads once; the most that is kept
+COUNTED = 0.5  # of a typical client's weight: with less, an upload is reported as not accepted
 RATE, SHORTEST = 0.01, 0.5  # of the mean trust, per step; and what it is at least taken for
 TOWARDS = 0.5  # what the centre goes towards clipped uploads while every client uploads once
 
@@ -73,6 +75,7 @@ class StepWeights(NamedTuple):
 
     trust: Float[Tensor, ""]
     pace: Float[Tensor, ""]
+    counts: Bool[Tensor, ""]  # whether the upload is reported as accepted
     ready: Bool[Tensor, ""]  # whether the model may move
     direction: Float[Tensor, " 2"]  # shares of the centre and of the upload in the step
     centre: Float[Tensor, " 2"]  # and in the next centre
@@ -132,8 +135,9 @@ def _compare(
     """Add the cosine between the model's move and the upload's change to the statistics."""
     moved = (base - row(records.base, client)).double()
     changed = (upload - row(records.last, client)).double()
-    lengths = exact_norm(moved) * exact_norm(changed)
-    seen = known_before & (lengths > 0)
+    change = exact_norm(changed)
+    lengths = exact_norm(moved) * change
+    seen = known_before & (lengths > 0) & (change > ROUNDING * exact_norm(upload))
     cosine = moved @ changed / torch.where(seen, lengths, 1)
     update_curvature(records.curvature, client, cosine, seen, momentum)
 
@@ -194,7 +198,8 @@ def weigh_step(
     ready = (factor > 0) & (2 * records.known.sum() > len(records.known))
     towards = torch.where(ready, TOWARDS / len(records.known) * trust * pace * length, 0)
     direction = stretch * factor * torch.stack([1 - length, length])
-    return StepWeights(trust, pace, ready, direction, _next_centre(records, position, towards))
+    centre = _next_centre(records, position, towards)
+    return StepWeights(trust, pace, trust * pace >= COUNTED, ready, direction, centre)
 
 
 def _spend_pace(records: Records, standing: Standing, client: Int[Tensor, ""]) -> Float[Tensor, ""]:

@@ -26,11 +26,13 @@ class Panels(NamedTuple):
 
     order: Int[Tensor, " n"]  # of the clients; a panel is a stretch of it
     deal: Int[Tensor, " n"]  # the order of places in which the next order is read from this one
+    arrivals: Int[Tensor, ""]  # so far; they decide whose turn it is
 
 
 def draw_panels(num_clients: int, device: torch.device) -> Panels:
     """The first order and the way to deal, drawn from torch's default generator."""
-    return Panels(*(torch.randperm(num_clients).to(device) for _ in range(2)))
+    order, deal = (torch.randperm(num_clients).to(device) for _ in range(2))
+    return Panels(order, deal, torch.zeros((), dtype=torch.int64, device=device))
 
 
 def panel_size(num_clients: int) -> int:
@@ -40,11 +42,21 @@ def panel_size(num_clients: int) -> int:
     >>> panel_size(50), panel_size(129), panel_size(10_000)
     (50, 65, 127)
     """
-    return -(-num_clients // _num_panels(num_clients))
+    return -(-num_clients // num_panels(num_clients))
 
 
-def _num_panels(num_clients: int) -> int:
+def num_panels(num_clients: int) -> int:
+    """Panels that sit in a pass."""
     return -(-num_clients // LARGEST_PANEL)
+
+
+def call_panel(panels: Panels, every: int) -> tuple[Int[Tensor, " p"], Bool[Tensor, ""]]:
+    """See `kernels.operations.call_panel`."""
+    turn, due = panels.arrivals // every, panels.arrivals % every == 0
+    members = sitting(panels, turn)
+    deal_anew(panels, turn, due)
+    panels.arrivals.add_(1)
+    return members, due
 
 
 def sitting(panels: Panels, turn: Int[Tensor, ""]) -> Int[Tensor, " p"]:
@@ -58,14 +70,14 @@ def sitting(panels: Panels, turn: Int[Tensor, ""]) -> Int[Tensor, " p"]:
     size = panel_size(clients)
     if size == clients:
         return panels.order
-    start = turn % _num_panels(clients) * size
+    start = turn % num_panels(clients) * size
     places = (start + torch.arange(size, device=turn.device)) % clients
     return panels.order.index_select(0, places)
 
 
 def deal_anew(panels: Panels, turn: Int[Tensor, ""], due: Bool[Tensor, ""]) -> None:
     """Deal clients into new panels, in place, where the pass ended with this turn."""
-    count = _num_panels(len(panels.order))
+    count = num_panels(len(panels.order))
     if count > 1:
         ended = due & (turn % count == count - 1)
         dealt = panels.order.index_select(0, panels.deal)

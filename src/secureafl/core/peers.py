@@ -31,8 +31,8 @@ LONGEST = 2.0  # of a history, in medians: longer ones are looked at as if they 
 AGREEMENT = 0.1  # cosines below mean nothing: among few thousand numbers they come by chance
 # Sizes of groups are in medians. From the first of two numbers on a client's weight falls, at the
 # second it is as low as it gets: for a block, which may be a natural one, not below this.
-LARGE_BLOCK, LARGEST_BLOCK, LEAST_OF_BLOCK = 1.15, 1.45, 0.6
-LARGE_GROUP, LARGEST_GROUP = 1.4, 1.65
+LARGE_BLOCK, LARGEST_BLOCK, LEAST_OF_BLOCK = 1.35, 1.65, 0.6
+LARGE_GROUP, LARGEST_GROUP = 1.5, 1.75
 MAJORITY = 0.5  # the cosine at which clients are of one mind: at least half of all are no attackers
 CENTRINGS = 2  # the centre depends on the weights, and the weights on the centre
 NOTHING = 1e-9  # a squared length below which a direction means nothing
@@ -71,7 +71,7 @@ def group_weights(gram: Float[Tensor, "n n"], known: Bool[Tensor, " n"]) -> Floa
     their histories, whichever makes it larger. Blocks can be natural: clients with animals among
     clients with vehicles. So they cost a part of the weight. Where all directions that are sent are
     made equally strong (whitened), natural blocks fall apart and those with a common aim do not. A
-    group that is large in this sense, or in both on average, costs all of it. Who is of one mind
+    group that is large in this sense, or a block that is very large, costs all of it. Who is of one mind
     with half of all clients loses nothing: malicious clients are fewer.
     """
     confirmed = _confirmed(cosines(gram, known), known)
@@ -88,7 +88,7 @@ def group_weights(gram: Float[Tensor, "n n"], known: Bool[Tensor, " n"]) -> Floa
             _group_sizes(agreement, alike, known), _group_sizes(agreement, voice, known)
         )
         group = _group_sizes(cosines(_whitened(seen), known, NOTHING), alike, known)
-        group = torch.maximum(group, (block * group.clamp(min=1)).sqrt())
+        group = torch.maximum(group, (block**2 * group.clamp(min=1)) ** (1 / 3))
         weights = torch.minimum(
             1 - (1 - LEAST_OF_BLOCK) * rise(block, LARGE_BLOCK, LARGEST_BLOCK),
             1 - rise(group, LARGE_GROUP, LARGEST_GROUP),

@@ -30,18 +30,23 @@ import torch
 
 from secureafl.core.clipping import Records, Standing, full_standing, no_records
 from secureafl.core.errors import require
-from secureafl.core.panels import Panels, deal_anew, draw_panels, panel_size, sitting
+from secureafl.core.panels import Panels, draw_panels, panel_size
 from secureafl.core.trees import name_tensors
 from secureafl.core.types import Arrival, Decision, ServerView
-from secureafl.kernels.operations import judge_clients, remember_upload, take_step, weigh_step
+from secureafl.kernels.operations import (
+    call_panel,
+    judge_clients,
+    remember_upload,
+    take_step,
+    weigh_step,
+)
 from secureafl.linalg.sketch import Sketch, draw_sketch
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-_COUNTED = 0.5  # of a typical client's weight: with less, an upload is reported as not accepted
-_TURNS = 5  # how often a client is judged while every client uploads once: histories change slowly
+_TURNS = 2  # how often a client is judged while every client uploads once: histories change slowly
 
 
 class State(NamedTuple):
@@ -52,7 +57,6 @@ class State(NamedTuple):
     centre: Float[Tensor, " d"]  # moving average of clipped uploads, by weight
     records: Records
     standing: Standing
-    arrivals: Int[Tensor, ""]
 
 
 @dataclass(frozen=True)
@@ -77,27 +81,18 @@ class TrustClipping:
             torch.zeros_like(weights),
             no_records(num_clients, self.sketch_size, weights),
             full_standing(num_clients, weights.device),
-            torch.zeros((), dtype=torch.int64, device=weights.device),
         )
 
     def step(self, state: State, arrival: Arrival, server: ServerView) -> tuple[Decision, State]:
-        sketch, _, centre, records, standing, _ = state
+        sketch, panels, centre, records, standing = state
         position = remember_upload(records, sketch, centre, arrival, self.momentum)
-        self._judge(state)
+        every = max(1, panel_size(len(records.known)) // _TURNS)
+        members, due = call_panel(panels, every)
+        judge_clients(records, standing.trust, members, due, self.momentum)
         weights = weigh_step(records, standing, arrival.client, position)
         direction = take_step(centre, arrival.gradient, weights)
         scores = {"weight": weights.trust, "pace": weights.pace}
-        accepted = weights.trust * weights.pace >= _COUNTED
-        return Decision(accepted, weights.ready, direction, scores, "trust"), state
-
-    def _judge(self, state: State) -> None:
-        """Bring the trust in one panel's clients up to date, in place, if that is due."""
-        every = max(1, panel_size(len(state.records.known)) // _TURNS)
-        turn, due = state.arrivals // every, state.arrivals % every == 0
-        members, trust = sitting(state.panels, turn), state.standing.trust
-        judge_clients(state.records, trust, members, due, self.momentum)
-        deal_anew(state.panels, turn, due)
-        state.arrivals.add_(1)
+        return Decision(weights.counts, weights.ready, direction, scores, "trust"), state
 
     def forget(self, state: State, client: Int[Tensor, ""]) -> State:
         for table in name_tensors(state.records, "").values():

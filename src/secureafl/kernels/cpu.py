@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
+from secureafl.core.panels import call_panel
 from secureafl.core.server import LARGEST_NORM
 from secureafl.core.types import SecantProducts
 from secureafl.kernels import reference
@@ -45,8 +46,9 @@ if TYPE_CHECKING:
     from secureafl.kernels.step import Selection
     from secureafl.linalg.quantile import History
 
-# Of `kernels.cpu_clipping`, `kernels.cpu_peers` and `kernels.cpu_trust`.
+# Of `core.panels`, `kernels.cpu_clipping`, `kernels.cpu_peers` and `kernels.cpu_trust`.
 __all__ = [
+    "call_panel",
     "judge_clients",
     "peer_weights",
     "remember_upload",

@@ -66,8 +66,9 @@ def _compare(
     """See `core.clipping`; the statistics are those of `core.trust.update_curvature`."""
     moved = (base - records.base.numpy()[i]).astype(np.float64)
     changed = (upload - records.last.numpy()[i]).astype(np.float64)
-    lengths = math.sqrt(moved @ moved) * math.sqrt(changed @ changed)
-    if lengths > 0:
+    change, norm = (math.sqrt(v @ v) for v in (changed, upload.astype(np.float64)))
+    lengths = math.sqrt(moved @ moved) * change
+    if lengths > 0 and change > clipping.ROUNDING * norm:
         mean, variance, count = (kind.numpy() for kind in records.curvature)
         rate = max(1 / (count[i] + 1), 1 - momentum)
         deviation = moved @ changed / lengths - mean[i]
@@ -153,7 +154,8 @@ def weigh_step(
     numbers = [trust, pace, stretch * factor * (1 - length), stretch * factor * length]
     numbers += [shrink * (1 - towards), shrink * towards]
     found = torch.tensor(numbers, dtype=torch.float64)
-    return StepWeights(found[0], found[1], torch.tensor(ready), found[2:4], found[4:])
+    counts = torch.tensor(trust * pace >= clipping.COUNTED)
+    return StepWeights(found[0], found[1], counts, torch.tensor(ready), found[2:4], found[4:])
 
 
 def _spend_pace(standing: Standing, known: np.ndarray, client: Tensor) -> float:

@@ -60,7 +60,7 @@ def _group_weights(gram: Float[np.ndarray, "n n"]) -> Float[np.ndarray, " n"]:
             of_one_mind = 2 * (agreement > peers.MAJORITY).sum(axis=1) >= clients
         block = np.maximum(_group_sizes(agreement, alike), _group_sizes(agreement, voice))
         group = _group_sizes(_cosines(_whitened(seen), peers.NOTHING), alike)
-        group = np.maximum(group, np.sqrt(block * np.maximum(group, 1)))
+        group = np.maximum(group, np.cbrt(block**2 * np.maximum(group, 1)))
         by_block = (1 - peers.LEAST_OF_BLOCK) * _rise(block, peers.LARGE_BLOCK, peers.LARGEST_BLOCK)
         by_group = _rise(group, peers.LARGE_GROUP, peers.LARGEST_GROUP)
         weights = np.where(of_one_mind, 1, 1 - np.maximum(by_block, by_group))

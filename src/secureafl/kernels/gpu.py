@@ -10,7 +10,13 @@ import torch
 from secureafl.core.server import LARGEST_NORM
 from secureafl.core.types import SecantProducts
 from secureafl.kernels import reference
-from secureafl.kernels.gpu_clipping import judge_clients, remember_upload, take_step, weigh_step
+from secureafl.kernels.gpu_clipping import (
+    call_panel,
+    judge_clients,
+    remember_upload,
+    take_step,
+    weigh_step,
+)
 from secureafl.kernels.gpu_peers import peer_weights
 from secureafl.kernels.gpu_source import (
     ONE_CLIENT,
@@ -41,6 +47,7 @@ if TYPE_CHECKING:
 
 # Of `kernels.gpu_clipping`, `kernels.gpu_peers` and `kernels.gpu_trust`.
 __all__ = [
+    "call_panel",
     "judge_clients",
     "peer_weights",
     "remember_upload",

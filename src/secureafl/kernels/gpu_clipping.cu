@@ -54,7 +54,7 @@ extern "C" __global__ void remember_upload(const double* sketches, const double*
                                            double* kept, double* mean, double* variance, index* count,
                                            float* last, float* bases, float* history, double* position,
                                            double momentum, int blocks, int n) {
-  __shared__ double totals[4], products[3];
+  __shared__ double totals[4], products[4];
   const index c = *client;
   const bool known_before = known[c];
   const double made = uploads[c], before = fmin(made / (made + 1), momentum);
@@ -63,25 +63,46 @@ extern "C" __global__ void remember_upload(const double* sketches, const double*
   if (threadIdx.x == 0) known[c] = 1, norms[c] = sqrt(totals[0]), distances[c] = distance;
   const double median = lower_median(distances, [&](int i) { return known[i]; }, n);
   const double share = distance > 0 ? fmin(distance, median) / fmax(distance, TINY) : 1;
-  double values[3] = {0, 0, 0};
+  double values[4] = {0, 0, 0, 0};
   for (int k = threadIdx.x; k < SKETCHED; k += blockDim.x) {
     const size_t at = c * SKETCHED + k;
     const float upload = (1 - share) * sketches[SKETCHED + k] + share * sketches[k];
     const float base = sketches[2 * SKETCHED + k];
     const double moved = base - bases[at], changed = upload - last[at];
     values[0] += moved * moved, values[1] += changed * changed, values[2] += moved * changed;
+    values[3] += (double)upload * upload;
     last[at] = upload, bases[at] = base;
     history[at] = upload + (float)before * (history[at] - upload);
   }
-  block_sums<3>(values, products, 1);
+  block_sums<4>(values, products, 1);
   __syncthreads();
   if (threadIdx.x > 0) return;
-  const double lengths = sqrt(products[0]) * sqrt(products[1]);
-  if (known_before && lengths > 0)
+  const double change = sqrt(products[1]), lengths = sqrt(products[0]) * change;
+  if (known_before && lengths > 0 && change > ROUNDING * sqrt(products[3]))
     update_curvature(mean + c, variance + c, count + c, products[2] / lengths, momentum);
   kept[c] = share + before * (kept[c] - share);
   uploads[c] = made + 1;
   position[0] = distance, position[1] = totals[2], position[2] = sqrt(totals[3]);
+}
+
+// The panel whose turn it is, and whether it is judged now: see `core.panels.call_panel`. One block of 1,024 threads,
+// for up to 2,048 clients.
+extern "C" __global__ void call_panel(index* order, const index* deal, index* arrivals, index* members, flag* due,
+                                      int every, int size, int panels, int n) {
+  const index now = *arrivals, turn = now / every, place = turn % panels;
+  for (int k = threadIdx.x; k < size; k += blockDim.x) members[k] = order[(place * size + k) % n];
+  const bool judged = now % every == 0, last = panels > 1 && place == panels - 1;
+  index dealt[2];
+  for (int k = 0; k < 2; k++) {
+    const int i = threadIdx.x + k * blockDim.x;
+    if (i < n) dealt[k] = order[deal[i]];
+  }
+  __syncthreads();
+  for (int k = 0; k < 2; k++) {
+    const int i = threadIdx.x + k * blockDim.x;
+    if (judged && last && i < n) order[i] = dealt[k];
+  }
+  if (threadIdx.x == 0) *due = judged, *arrivals = now + 1;
 }
 
 // From 0, where a value is `start` or less, to 1, where it is `end` or more.
@@ -130,11 +151,11 @@ __device__ double spend_pace(double* earned, index c, double others, int n) {
 }
 
 // What becomes of an upload: see `core.clipping.weigh_step`. `found` are trust, pace, and the shares of the centre and
-// of the upload in the step and in the next centre. One block.
+// of the upload in the step and in the next centre; `flags` whether it counts, and whether the model may move. One block.
 extern "C" __global__ void weigh_step(const flag* known, const double* norms, const double* distances,
                                       const double* trust, double* earned, double* mean_trust,
                                       const index* client, const double* distance_of, const double* along,
-                                      const double* centre, double* found, flag* ready, double* shown, int n) {
+                                      const double* centre, double* found, flag* flags, double* shown, int n) {
   const index c = *client;
   const auto all = [](int) { return true; };
   const double others = sum_over(n, [&](int i) { return (double)known[i]; }) - 1;
@@ -150,8 +171,9 @@ extern "C" __global__ void weigh_step(const flag* known, const double* norms, co
   *mean_trust += RATE * pace * (mine - *mean_trust);
   const double distance = *distance_of, length = fmin(distance, radius) / fmax(distance, TINY);
   const double factor = mine * pace / fmax(*mean_trust, SHORTEST);
-  *ready = factor > 0 && 2 * (others + 1) > n;
-  const double towards = *ready ? TOWARDS / n * mine * pace * length : 0, step = towards * distance;
+  const bool ready = factor > 0 && 2 * (others + 1) > n;
+  flags[0] = mine * pace >= COUNTED, flags[1] = ready;
+  const double towards = ready ? TOWARDS / n * mine * pace * length : 0, step = towards * distance;
   const double squared = *centre * *centre + 2 * towards * *along + step * step;
   const double moved = sqrt(fmax(squared, 0.0));
   const double shrink = towards > 0 && moved > 2 * norm ? 2 * norm / fmax(moved, TINY) : 1;

@@ -8,6 +8,7 @@ import torch
 
 from secureafl.core import clipping, trust
 from secureafl.core.clipping import Position, StepWeights
+from secureafl.core.panels import num_panels, panel_size
 from secureafl.core.trust import effective_samples
 from secureafl.kernels import reference
 from secureafl.kernels.gpu_peers import both_weights
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from secureafl.core.clipping import Records, Standing
+    from secureafl.core.panels import Panels
     from secureafl.core.types import Arrival
     from secureafl.linalg.sketch import Sketch
 
@@ -44,6 +46,18 @@ def remember_upload(
     arguments += [float(momentum), blocks, clients]
     _kernel("remember_upload", size)((1, 1, 1), (_BLOCK, 1, 1), arguments)
     return Position(*position.unbind())
+
+
+def call_panel(panels: Panels, every: int) -> tuple[Tensor, Tensor]:
+    """See `kernels.operations.call_panel`."""
+    clients = len(panels.order)
+    if clients > _MOST_CLIENTS:
+        return reference.call_panel(panels, every)
+    size = panel_size(clients)
+    members, due = panels.order.new_empty(size), panels.order.new_empty((), dtype=torch.bool)
+    arguments = [*panels, members, due, every, size, num_panels(clients), clients]
+    _kernel("call_panel")((1, 1, 1), (_BLOCK, 1, 1), arguments)
+    return members, due
 
 
 def judge_clients(
@@ -77,12 +91,12 @@ def weigh_step(
     """See `kernels.operations.weigh_step`."""
     if _use_reference(records):
         return reference.weigh_step(records, standing, client, position)
-    clients, ready = len(records.known), torch.empty_like(records.known[0])
+    clients, flags = len(records.known), records.known.new_empty(2)
     found, shown = records.kept.new_empty(6), records.kept.new_empty(2, clients)
     arguments = [records.known, records.norms, records.distances, *standing, client, *position]
-    arguments += [found, ready, shown, clients]
+    arguments += [found, flags, shown, clients]
     _kernel("weigh_step")((1, 1, 1), (_BLOCK, 1, 1), arguments)
-    return StepWeights(found[0], found[1], ready, found[2:4], found[4:])
+    return StepWeights(found[0], found[1], flags[0], flags[1], found[2:4], found[4:])
 
 
 def take_step(centre: Tensor, upload: Tensor, weights: StepWeights) -> Tensor:
@@ -103,7 +117,7 @@ def _use_reference(records: Records) -> bool:
 _CONSTANTS = (
     *((trust, key) for key in ("TINY", "MIN_OBSERVATIONS", "MIN_CURVATURE", "FULL_CURVATURE")),
     *((clipping, key) for key in ("CREDIT", "CUT", "SPARED", "NEWS", "PACE", "SAVED", "RATE")),
-    *((clipping, key) for key in ("SHORTEST", "TOWARDS")),
+    *((clipping, key) for key in ("SHORTEST", "TOWARDS", "COUNTED", "ROUNDING")),
 )
 
 

@@ -63,27 +63,37 @@ __device__ void sums_over_blocks(const double* sums, Use use) {
   }
 }
 
-// Median of the values marked, of two middle ones the smaller; infinite if there are none. A warp finds the
-// rank of a value.
+// A number whose order among others is that of the value.
+__device__ unsigned long long ordered(double value) {
+  const unsigned long long bits = __double_as_longlong(value), sign = 1ull << 63;
+  return bits & sign ? ~bits : bits | sign;
+}
+
+// Median of the values marked, of two middle ones the smaller; infinite if there are none. Bit by bit, from the highest:
+// of the values that agree with the median so far, those without the bit are counted.
 template <typename Marked>
 __device__ double lower_median(const double* values, Marked marked, int n) {
   __shared__ double middle;
-  const int lane = threadIdx.x % 32;
   __syncthreads();
-  if (threadIdx.x == 0) middle = INFINITE;
-  int total = 0;
-  for (int k = lane; k - lane < n; k += 32) total += __popc(__ballot_sync(FULL, k < n && marked(k)));
-  __syncthreads();
-  for (int i = threadIdx.x / 32; i < n; i += blockDim.x / 32) {
-    if (!marked(i)) continue;
-    int rank = 0;
-    for (int k = lane; k - lane < n; k += 32) {
-      const bool there = k < n && marked(k);
-      const bool below = there && (values[k] < values[i] || (values[k] == values[i] && k < i));
-      rank += __popc(__ballot_sync(FULL, below));
-    }
-    if (lane == 0 && rank == (total - 1) / 2) middle = values[i];
+  const auto count = [&](auto holds) {
+    int total = 0;
+    for (int i = threadIdx.x; i - threadIdx.x < n; i += blockDim.x)
+      total += __syncthreads_count(i < n && marked(i) && holds(values[i]));
+    return total;
+  };
+  int left = count([](double) { return true; }), rank = (left - 1) / 2, bit = 64;
+  if (left == 0) return INFINITE;
+  unsigned long long found = 0;
+  while (left > 1 && bit > 0) {
+    bit--;
+    const int without = count([&](double value) { return ordered(value) >> bit == found >> bit; });
+    if (rank < without)
+      left = without;
+    else
+      left -= without, rank -= without, found |= 1ull << bit;
   }
+  for (int i = threadIdx.x; i < n; i += blockDim.x)
+    if (marked(i) && (bit == 64 || ordered(values[i]) >> bit == found >> bit)) middle = values[i];
   __syncthreads();
   return middle;
 }

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from secureafl.core.clipping import Position, Records, Standing, StepWeights
+    from secureafl.core.panels import Panels
     from secureafl.core.trust import ClientStats, TrustConfig, TrustWeights
     from secureafl.core.types import Arrival, Entry, Inner, SecantProducts
     from secureafl.core.uploads import Uploads
@@ -199,6 +200,15 @@ def remember_upload(
     """
     version = version_for(records.last)
     return version.remember_upload(records, sketch, centre, arrival, momentum)
+
+
+def call_panel(panels: Panels, every: int) -> tuple[Int[Tensor, " p"], Bool[Tensor, ""]]:
+    """The clients of the panel whose turn it is, and whether they are judged at this arrival.
+
+    That is so at one arrival of `every`. Arrivals are counted, and clients are dealt into new
+    panels after the last one of a pass, in place.
+    """
+    return version_for(panels.order).call_panel(panels, every)
 
 
 def judge_clients(

@@ -9,6 +9,7 @@ import torch
 
 from secureafl.core import clipping, peers
 from secureafl.core.clipping import remember_upload, take_step, weigh_step
+from secureafl.core.panels import call_panel
 from secureafl.core.server import LARGEST_NORM
 from secureafl.core.trust import (
     lower_median,
@@ -37,8 +38,15 @@ if TYPE_CHECKING:
     from secureafl.kernels.memory import Memory
     from secureafl.linalg.quantile import History
 
-# Of `core.clipping` and `core.trust`.
-__all__ = ["remember_upload", "similarity_weights", "take_step", "weigh_clients", "weigh_step"]
+# Of `core.clipping`, `core.panels` and `core.trust`.
+__all__ = [
+    "call_panel",
+    "remember_upload",
+    "similarity_weights",
+    "take_step",
+    "weigh_clients",
+    "weigh_step",
+]
 
 
 def tiled_secant_products(memory: Memory, arrival: Arrival) -> SecantProducts:
