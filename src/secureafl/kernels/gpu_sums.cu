@@ -69,31 +69,37 @@ __device__ unsigned long long ordered(double value) {
   return bits & sign ? ~bits : bits | sign;
 }
 
+// Of the numbers 0 to n - 1, how many a block finds something to hold for.
+template <typename Holds>
+__device__ int count_over(int n, Holds holds) {
+  int total = 0;
+  for (int first = 0; first < n; first += blockDim.x) {
+    const int i = first + threadIdx.x;
+    total += __syncthreads_count(i < n && holds(i));
+  }
+  return total;
+}
+
 // Median of the values marked, of two middle ones the smaller; infinite if there are none. Bit by bit, from the highest:
 // of the values that agree with the median so far, those without the bit are counted.
 template <typename Marked>
 __device__ double lower_median(const double* values, Marked marked, int n) {
   __shared__ double middle;
   __syncthreads();
-  const auto count = [&](auto holds) {
-    int total = 0;
-    for (int i = threadIdx.x; i - threadIdx.x < n; i += blockDim.x)
-      total += __syncthreads_count(i < n && marked(i) && holds(values[i]));
-    return total;
-  };
-  int left = count([](double) { return true; }), rank = (left - 1) / 2, bit = 64;
+  int left = count_over(n, marked), rank = (left - 1) / 2, bit = 64;
   if (left == 0) return INFINITE;
   unsigned long long found = 0;
+  const auto agrees = [&](int i) { return marked(i) && (bit == 64 || ordered(values[i]) >> bit == found >> bit); };
   while (left > 1 && bit > 0) {
     bit--;
-    const int without = count([&](double value) { return ordered(value) >> bit == found >> bit; });
+    const int without = count_over(n, agrees);
     if (rank < without)
       left = without;
     else
       left -= without, rank -= without, found |= 1ull << bit;
   }
   for (int i = threadIdx.x; i < n; i += blockDim.x)
-    if (marked(i) && (bit == 64 || ordered(values[i]) >> bit == found >> bit)) middle = values[i];
+    if (agrees(i)) middle = values[i];
   __syncthreads();
   return middle;
 }
