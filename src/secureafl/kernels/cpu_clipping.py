@@ -1,4 +1,4 @@
-"""Trust clipping (`core.clipping`) on a CPU: torch for passes over vectors, NumPy for the rest.
+"""Trust clipping (`core.clipping`) on a CPU: two compiled passes over vectors, NumPy for the rest.
 
 A step has many operations on few numbers, which torch takes about ten times as long to start.
 """
@@ -14,8 +14,11 @@ import torch
 from secureafl.core import clipping, trust
 from secureafl.core.clipping import Position, StepWeights
 from secureafl.core.trust import TINY, effective_samples
+from secureafl.kernels import reference
+from secureafl.kernels.cpu_clipping_code import PRODUCTS, SKETCHES, sketch_pass, step_pass
 from secureafl.kernels.cpu_peers import lower_median, peer_weights
-from secureafl.linalg.sketch import sketched
+from secureafl.kernels.cpu_threads import ranges_of
+from secureafl.kernels.llvm import address
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -25,39 +28,47 @@ if TYPE_CHECKING:
     from secureafl.core.types import Arrival
     from secureafl.linalg.sketch import Sketch
 
-_SMALLEST = 1e-30  # share of an upload below which float32 could not hold the factor
+_TILE = 4096  # coordinates that a thread takes at a time
 
 
 def remember_upload(
     records: Records, sketch: Sketch, centre: Tensor, arrival: Arrival, momentum: float
 ) -> Position:
     """See `kernels.operations.remember_upload`."""
-    i, size, away = int(arrival.client), records.last.shape[1], arrival.gradient - centre
+    if _use_reference(centre):
+        return reference.remember_upload(records, sketch, centre, arrival, momentum)
+    i, size = int(arrival.client), records.last.shape[1]
+    (of_upload, of_centre, base), sums = _sketched(sketch, centre, arrival, size)
+    norm, distance = math.sqrt(sums[0]), math.sqrt(sums[1])
     known, distances = records.known.numpy(), records.distances.numpy()
     known_before, known[i] = bool(known[i]), True
-    records.norms.numpy()[i] = _norm(arrival.gradient)
-    distances[i] = distance = _norm(away)
+    records.norms.numpy()[i], distances[i] = norm, distance
     share = min(1.0, lower_median(distances[known]) / distance) if distance > 0 else 1.0
-    upload = sketched(sketch, combined(centre, 1 - share, arrival.gradient, share), size).numpy()
-    base = sketched(sketch, arrival.base, size).numpy()
+    upload = ((1 - share) * of_centre + share * of_upload).astype(np.float32)
+    base = base.astype(np.float32)
     if known_before:
         _compare(records, i, upload, base, momentum)
     _average(records, i, upload, base, share, momentum)
-    # In float64, since an upload may be long, and not by BLAS, whose sums depend on its threads.
-    along = float((away.double() * centre).sum())
-    found = torch.tensor([distance, along, _norm(centre)], dtype=torch.float64)
+    found = torch.tensor([distance, sums[2], math.sqrt(sums[3])], dtype=torch.float64)
     return Position(*found.unbind())
 
 
-def _norm(vector: Tensor) -> float:
-    return float(torch.linalg.vector_norm(vector, dtype=torch.float64))
+def _sketched(
+    sketch: Sketch, centre: Tensor, arrival: Arrival, size: int
+) -> tuple[Float[np.ndarray, "3 k"], list[float]]:
+    """Sketches of the upload, of the centre and of the model; and the products of the first two."""
+    ranges = ranges_of(-(-len(centre) // size), len(centre))
+    sketches = np.zeros((ranges.blocks, SKETCHES, size), np.float32)
+    sums = np.zeros((ranges.blocks, PRODUCTS))
+    given = arrival.gradient.contiguous(), centre, arrival.base.contiguous(), *sketch
+    places = [*(tensor.data_ptr() for tensor in given), address(sketches), address(sums)]
+    run = sketch_pass()
+    ranges.run(lambda *numbers: run(*places, size, *numbers))
+    return sketches.sum(axis=0, dtype=np.float64), sums.sum(axis=0).tolist()
 
 
-def combined(one: Tensor, of_one: float, other: Tensor, of_other: float) -> Tensor:
-    """The sum of two vectors, each times a number, in their dtype."""
-    if 0 < abs(of_other) < _SMALLEST:
-        return (one.double() * of_one + other.double() * of_other).to(one.dtype)
-    return (one * of_one).add_(other, alpha=of_other)
+def _use_reference(centre: Tensor) -> bool:
+    return centre.dtype != torch.float32
 
 
 def _compare(
@@ -176,11 +187,11 @@ def _median_norm(records: Records, known: np.ndarray) -> float:
 
 def take_step(centre: Tensor, upload: Tensor, weights: StepWeights) -> Tensor:
     """See `kernels.operations.take_step`."""
-    direction = combined(centre, *_between(weights.direction, upload))
-    centre.copy_(combined(centre, *_between(weights.centre, upload)))
+    if _use_reference(centre):
+        return reference.take_step(centre, upload, weights)
+    direction, run = torch.empty_like(centre), step_pass()
+    ranges = ranges_of(-(-len(centre) // _TILE), len(centre))
+    places = [tensor.data_ptr() for tensor in (centre, upload.contiguous(), direction)]
+    shares = weights.direction.tolist() + weights.centre.tolist()
+    ranges.run(lambda size, _, *tiles: run(*places, *shares, size, _TILE, *tiles))
     return direction
-
-
-def _between(shares: Tensor, upload: Tensor) -> tuple[float, Tensor, float]:
-    of_centre, of_upload = shares.tolist()
-    return of_centre, upload, of_upload
