@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from secureafl.core.panels import call_panel
 from secureafl.core.server import LARGEST_NORM
 from secureafl.core.types import SecantProducts
 from secureafl.kernels import reference
-from secureafl.kernels.cpu_clipping import judge_clients, remember_upload, take_step, weigh_step
+from secureafl.kernels.cpu_clipping import (
+    call_panel,
+    judge_clients,
+    remember_upload,
+    take_step,
+    weigh_step,
+)
 from secureafl.kernels.cpu_code import (
     IN_REGISTERS,
     LANES,
@@ -43,7 +48,7 @@ if TYPE_CHECKING:
     from secureafl.kernels.step import Selection
     from secureafl.linalg.quantile import History
 
-# Of `core.panels`, `kernels.cpu_clipping`, `kernels.cpu_peers` and `kernels.cpu_trust`.
+# Of `kernels.cpu_clipping`, `kernels.cpu_peers` and `kernels.cpu_trust`.
 __all__ = [
     "call_panel",
     "judge_clients",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from llvmlite import ir
@@ -11,7 +11,7 @@ from llvmlite import ir
 from secureafl.kernels.llvm import DOUBLE, FLOAT, INT, Emitter, floats, function, machine_code
 
 LANES = 4  # of a register of floats
-PRODUCTS = 4  # |g|^2, |a|^2, a'c and |c|^2, where a = g - c
+PRODUCTS = 4  # in a pass over uploads |g|^2, |a|^2, a'c and |c|^2, where a = g - c
 SKETCHES = 3  # of the upload g, of the centre c and of the model under the upload
 _ARRAY, _EXACT = FLOAT.as_pointer(), DOUBLE.as_pointer()
 _BYTE, _PLACE = ir.IntType(8), ir.IntType(32)
@@ -39,11 +39,8 @@ def sketch_pass() -> Any:
     upload, centre, base, order, signs, sketches, sums, width, *arguments = arguments
     size, block, first, last = arguments
     builder, vectors = emit.builder, [upload, centre, base]
-    totals = [builder.alloca(DOUBLE) for _ in range(PRODUCTS)]
-    lanes = [builder.alloca(ir.VectorType(DOUBLE, LANES)) for _ in range(PRODUCTS)]
+    totals, lanes = _nothing_yet(emit)
     with emit.loop(first, last) as row:
-        for kept in (*totals, *lanes):
-            builder.store(ir.Constant(kept.type.pointee, None), kept)
         start, place = builder.mul(row, width), builder.sdiv(row, block)
         rest = builder.sub(size, start)
         here = builder.select(builder.icmp_signed("<", rest, width), rest, width)
@@ -94,14 +91,27 @@ def _add(
     exact = DOUBLE if single else ir.VectorType(DOUBLE, LANES)
     g, c = (builder.fpext(value, exact) for value in values[:2])
     a = builder.fsub(g, c)
-    kept = totals if single else lanes
-    for total, (one, other) in zip(kept, ((g, g), (a, a), (a, c), (c, c)), strict=True):
+    _add_products(emit, totals if single else lanes, ((g, g), (a, a), (a, c), (c, c)))
+
+
+def _nothing_yet(emit: Emitter) -> tuple[list[Any], list[Any]]:
+    """Room for sums of single products and for those of registers of them, all 0."""
+    kinds = DOUBLE, ir.VectorType(DOUBLE, LANES)
+    found = tuple([emit.builder.alloca(kind) for _ in range(PRODUCTS)] for kind in kinds)
+    for place in (*found[0], *found[1]):
+        emit.builder.store(ir.Constant(place.type.pointee, None), place)
+    return found
+
+
+def _add_products(emit: Emitter, sums: list[Any], pairs: Iterable[tuple[Any, Any]]) -> None:
+    builder = emit.builder
+    for total, (one, other) in zip(sums, pairs, strict=True):
         product = builder.fmul(one, other, flags=_FUSED)
         builder.store(builder.fadd(product, builder.load(total), flags=_FUSED), total)
 
 
 def _write_sums(emit: Emitter, sums: Any, totals: list[Any], lanes: list[Any]) -> None:
-    """Add the sums of a row to those of its block."""
+    """Add the sums to those there, and begin anew."""
     builder = emit.builder
     for k, (total, lane) in enumerate(zip(totals, lanes, strict=True)):
         found, register = builder.load(total), builder.load(lane)
@@ -109,6 +119,46 @@ def _write_sums(emit: Emitter, sums: Any, totals: list[Any], lanes: list[Any]) -
             found = builder.fadd(found, builder.extract_element(register, _PLACE(place)))
         place = emit.at(sums, k)
         builder.store(builder.fadd(found, builder.load(place)), place)
+        for kept in (total, lane):
+            builder.store(ir.Constant(kept.type.pointee, None), kept)
+
+
+@functools.cache
+def record_pass() -> Any:
+    """A function that puts the sketches of an upload into its client's rows.
+
+    The upload is clipped before, to a share of its distance from the centre. Of the model's move,
+    of the upload's change, of both, and of the upload it gives the inner products.
+    """
+    kinds = [_ARRAY] * 6 + [_EXACT, DOUBLE, FLOAT, INT]
+    module, arguments, emit = function(kinds)
+    upload, centre, model, last, base, history, sums, share, before, width = arguments
+    builder = emit.builder
+    totals, lanes = _nothing_yet(emit)
+    rest = builder.fsub(DOUBLE(1.0), share)
+
+    def body(k: Any, kind: Any) -> None:
+        exact = DOUBLE if kind is FLOAT else ir.VectorType(DOUBLE, LANES)
+        near, far, kept = (
+            x if kind is FLOAT else emit.spread(x, LANES) for x in (rest, share, before)
+        )
+        g, c = (builder.fpext(emit.load(vector, k, kind), exact) for vector in (upload, centre))
+        clipped = builder.fadd(builder.fmul(near, c), builder.fmul(far, g))
+        clipped, now = builder.fptrunc(clipped, kind), emit.load(model, k, kind)
+        moved = builder.fpext(builder.fsub(now, emit.load(base, k, kind)), exact)
+        changed = builder.fpext(builder.fsub(clipped, emit.load(last, k, kind)), exact)
+        long = builder.fpext(clipped, exact)
+        pairs = ((moved, moved), (changed, changed), (moved, changed), (long, long))
+        _add_products(emit, totals if kind is FLOAT else lanes, pairs)
+        way = builder.fsub(emit.load(history, k, kind), clipped)
+        emit.store(builder.fadd(clipped, builder.fmul(kept, way)), history, k)
+        emit.store(clipped, last, k)
+        emit.store(now, base, k)
+
+    _in_lanes(emit, width, body)
+    _write_sums(emit, sums, totals, lanes)
+    builder.ret_void()
+    return machine_code(module)
 
 
 @functools.cache
