@@ -96,11 +96,13 @@ def _add(
 
 def _nothing_yet(emit: Emitter) -> tuple[list[Any], list[Any]]:
     """Room for sums of single products and for those of registers of them, all 0."""
-    kinds = DOUBLE, ir.VectorType(DOUBLE, LANES)
-    found = tuple([emit.builder.alloca(kind) for _ in range(PRODUCTS)] for kind in kinds)
-    for place in (*found[0], *found[1]):
+    totals, lanes = (
+        [emit.builder.alloca(kind) for _ in range(PRODUCTS)]
+        for kind in (DOUBLE, ir.VectorType(DOUBLE, LANES))
+    )
+    for place in (*totals, *lanes):
         emit.builder.store(ir.Constant(place.type.pointee, None), place)
-    return found
+    return totals, lanes
 
 
 def _add_products(emit: Emitter, sums: list[Any], pairs: Iterable[tuple[Any, Any]]) -> None:
