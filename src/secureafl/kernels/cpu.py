@@ -13,6 +13,7 @@ from secureafl.core.server import LARGEST_NORM
 from secureafl.core.types import SecantProducts
 from secureafl.kernels import reference
 from secureafl.kernels.cpu_clipping import (
+    FLAGS,
     call_panel,
     judge_clients,
     remember_upload,
@@ -63,7 +64,6 @@ __all__ = [
 # A few passes over single rows, at which plain torch is fast.
 secant_products, update_momentum = reference.secant_products, reference.update_momentum
 
-_FLAGS = torch.tensor(False), torch.tensor(True)  # to make one takes longer than to look one up
 WORTH_IT = 1 << 20  # numbers in the memory; with fewer, plain torch is as fast, uncompiled
 _LARGEST = float(np.finfo(np.float32).max)  # not infinity: the compiler is told there is none
 _MOST_SLOTS, _MOST_PAIRS = 16, 7  # whose inner products are unrolled
@@ -102,7 +102,7 @@ def filter_update(
     length = math.sqrt(squared)
     scale = radius / length if not known and length > radius else 1.0
     found = (factor if comparable else math.nan, threshold, scale)
-    accepted = _FLAGS[factor <= threshold]
+    accepted = FLAGS[factor <= threshold]
     return FilterResult(accepted, *torch.tensor(found, dtype=torch.float64).unbind()), history
 
 
@@ -120,7 +120,7 @@ def place_pair(
     counts, index = appended.numpy(), int(client)
     place = int(counts[index]) % pairs
     counts[index] += curved and bool(keep)
-    return torch.tensor((place, place + pairs)), _FLAGS[curved]
+    return torch.tensor((place, place + pairs)), FLAGS[curved]
 
 
 def select_participants(
@@ -143,7 +143,7 @@ def after_step(
     if stepped:
         memory.along.sub_(step.along, alpha=learning_rate)
         memory.squared.add_(learning_rate * (learning_rate * squared - 2 * with_model))
-    return _FLAGS[stepped], memory
+    return FLAGS[stepped], memory
 
 
 def store_upload(

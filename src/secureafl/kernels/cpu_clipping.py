@@ -1,4 +1,4 @@
-"""Trust clipping (`core.clipping`) on a CPU: two compiled passes over vectors, NumPy for the rest.
+"""Trust clipping (`core.clipping`) on a CPU: compiled passes over vectors, NumPy for the rest.
 
 A step has many operations on few numbers, which torch takes about ten times as long to start.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from secureafl.core.types import Arrival
     from secureafl.linalg.sketch import Sketch
 
-_FLAGS = torch.tensor(False), torch.tensor(True)  # to make one takes longer than to look one up
+FLAGS = torch.tensor(False), torch.tensor(True)  # to make one takes longer than to look one up
 _TILE = 4096  # coordinates that a thread takes at a time
 
 
@@ -114,7 +114,7 @@ def call_panel(panels: Panels, every: int) -> tuple[Tensor, Tensor]:
     if num_panels(len(panels.order)) > 1 and now % every == 0:
         return reference.call_panel(panels, every)
     panels.arrivals.fill_(now + 1)
-    return panels.order, _FLAGS[now % every == 0]
+    return panels.order, FLAGS[now % every == 0]
 
 
 def judge_clients(
@@ -182,8 +182,8 @@ def weigh_step(
     numbers = [trust, pace, stretch * factor * (1 - length), stretch * factor * length]
     numbers += [shrink * (1 - towards), shrink * towards]
     found = torch.tensor(numbers, dtype=torch.float64)
-    counts = _FLAGS[trust * pace >= clipping.COUNTED]
-    return StepWeights(found[0], found[1], counts, _FLAGS[ready], found[2:4], found[4:])
+    counts = FLAGS[trust * pace >= clipping.COUNTED]
+    return StepWeights(found[0], found[1], counts, FLAGS[ready], found[2:4], found[4:])
 
 
 def _spend_pace(standing: Standing, known: int, client: Tensor) -> float:
