@@ -192,6 +192,32 @@ def test_a_minority_cannot_lengthen_a_step_whoever_comes_first(order):
             assert length_of(both.arrive(client, 0, upload)) <= 12 + 1e-9
 
 
+def test_where_gradients_explode_steps_grow_slowly_and_nobody_is_blamed():
+    """All clients at once, as where a model is being destroyed."""
+    both, rng = side_by_side(), np.random.default_rng(0)
+    for turn in range(1, 25):
+        for client in range(7):
+            upload = unit(rng.normal(size=DIM)) * (1 if turn <= 4 else 1e3)
+            decision = both.arrive(client, 0, upload)
+            # The first ones have length 1. The radius and the centre, which follows it, stretched:
+            assert length_of(decision) <= 2 * (1.5 + 1.5) * np.sqrt(turn)
+    assert decision.accepted
+    assert 1.5 < float(both.state.defense.records.distances.median()) < 1.5 * np.sqrt(24)
+
+
+def test_a_minority_cannot_hold_back_what_is_usual():
+    """It comes first, with uploads of no length to speak of; then the others come."""
+    both, rng = side_by_side(), np.random.default_rng(0)
+    for _ in range(20):
+        for client in range(3):
+            both.arrive(client, 0, 1e-6 * unit(rng.normal(size=DIM)))
+    for _ in range(2):
+        for client in range(7):
+            length = 1e-6 if client < 3 else 1
+            decision = both.arrive(client, 0, length * unit(rng.normal(size=DIM)))
+    assert length_of(decision) > 0.5
+
+
 def test_pace_is_no_power():
     """At thirty times the others' pace a client's steps weigh at most as half as fast again."""
     both, rng, spent = side_by_side(4), np.random.default_rng(0), [0.0] * 4

@@ -91,7 +91,7 @@ class TrustClippingServer:
 
     def __init__(self, num_clients, momentum):
         self.num_clients, self.momentum, self.centre = num_clients, momentum, 0.0
-        self.norms, self.distances = {}, {}
+        self.norms, self.distances, self.usual = {}, {}, {}
         self.counts, self.last, self.bases, self.histories = {}, {}, {}, {}
         self.curvature, self.earned, self.mean_trust = {}, [1.0] * num_clients, 1.0
         self.trust, self.kept, self.arrivals = {}, {}, 0
@@ -99,7 +99,8 @@ class TrustClippingServer:
     def receive(self, seen):
         away = seen.gradient - self.centre
         self.norms[seen.client] = np.linalg.norm(seen.gradient)
-        self.distances[seen.client] = distance = np.linalg.norm(away)
+        distance = np.linalg.norm(away)
+        self._measure(seen.client, distance)
         self._remember(seen, away, distance)
         if self.arrivals % max(1, self.num_clients // 2) == 0:
             for client, weight in self._trust().items():
@@ -123,6 +124,12 @@ class TrustClippingServer:
             weight, np.nextafter(0.5, 0), seen._replace(verdict=not seen.verdict)
         )
         return Outcome(accepted, moves, direction, scores)
+
+    def _measure(self, client, distance):
+        uploads = self.counts.get(client, 0)
+        usual = self.usual.get(client, 0.0)
+        self.distances[client] = min(distance, 1.5 * usual) if uploads else distance
+        self.usual[client] = (uploads * usual + self.distances[client]) / (uploads + 1)
 
     def _median_of_all(self, values):
         silent = [0.0] * (self.num_clients - len(values))
@@ -163,7 +170,9 @@ class TrustClippingServer:
         clients = sorted(self.histories)
         stats = [self.curvature[client] for client in clients]
         curved = curvature_weights(stats, self.momentum, [True] * len(clients), credit=2)
-        curved = [w * rise(self.kept[c], 0.1, 0.25) for w, c in zip(curved, clients, strict=True)]
+        median = max(lower_median(list(self.kept.values())), 1e-30)
+        spared = [rise(self.kept[client] / median, 0.1, 0.25) for client in clients]
+        curved = [w * kept for w, kept in zip(curved, spared, strict=True)]
         trust = dict.fromkeys(clients, 0.0)
         left = [client for client, weight in zip(clients, curved, strict=True) if weight > 0]
         histories = [self.histories[client] for client in left]

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 CREDIT = 2.0  # standard errors that a client's curvature is given: innocent until shown otherwise
 ROUNDING = 1e-4  # of an upload: a change since the last one that is no longer says nothing
-CUT, SPARED = 0.1, 0.25  # of uploads that clipping leaves on average: no weight, full weight
+GROWTH = 1.5  # of a client's mean distance so far: what counts of a distance that is longer
+CUT, SPARED = 0.1, 0.25  # of what clipping leaves of the median client's: no weight, full weight
 NEWS = 0.25  # share of a judgement in a client's trust: who sits with whom is chance
 PACE, SAVED = 1.5, 5.0  # steps earned while each other client uploads once; the most that is kept
 COUNTED = 0.5  # of a typical client's weight: with less, an upload is reported as not accepted
@@ -48,7 +49,8 @@ class Records(NamedTuple):
 
     known: Bool[Tensor, " n"]
     norms: Float[Tensor, " n"]  # of the last uploads, float64 as all numbers but sketches
-    distances: Float[Tensor, " n"]  # of the last uploads from the centre, before clipping
+    distances: Float[Tensor, " n"]  # of the last uploads from the centre, as far as they count
+    usual: Float[Tensor, " n"]  # mean of the distances so far
     uploads: Float[Tensor, " n"]  # made so far
     kept: Float[Tensor, " n"]  # moving average of the share of a distance that clipping leaves
     curvature: CurvatureStats
@@ -89,9 +91,9 @@ def no_records(num_clients: int, size: int, weights: Float[Tensor, " d"]) -> Rec
     zeros = torch.zeros(num_clients, dtype=torch.float64, device=weights.device)
     rows = weights.new_zeros(num_clients, min(size, weights.numel()))
     known, curvature = zeros.bool(), no_curvature(num_clients, weights.device)
-    norms, distances, uploads, kept = (zeros.clone() for _ in range(4))
+    norms, distances, usual, uploads, kept = (zeros.clone() for _ in range(5))
     last, base, history = (rows.clone() for _ in range(3))
-    return Records(known, norms, distances, uploads, kept, curvature, last, base, history)
+    return Records(known, norms, distances, usual, uploads, kept, curvature, last, base, history)
 
 
 def full_standing(num_clients: int, device: torch.device) -> Standing:
@@ -114,9 +116,9 @@ def remember_upload(
     for rows, value in (
         (records.known, yes),
         (records.norms, exact_norm(arrival.gradient)),
-        (records.distances, distance),
     ):
         set_row(rows, client, value, yes)
+    _measure(records, client, distance)
     share = torch.minimum(distance, lower_median(records.distances, records.known))
     share = torch.where(distance > 0, share / distance.clamp(min=TINY), 1)
     size = records.last.shape[1]
@@ -125,6 +127,18 @@ def remember_upload(
     _compare(records, client, known_before, upload, base, momentum)
     _average(records, client, upload, base, share, momentum)
     return Position(distance, away.double() @ centre.double(), exact_norm(centre))
+
+
+def _measure(records: Records, client: Int[Tensor, ""], distance: Float[Tensor, ""]) -> None:
+    """Put a distance into the client's records, as far as it counts.
+
+    Where a model is being destroyed honest gradients explode, and the radius must not follow.
+    """
+    uploads, usual = row(records.uploads, client), row(records.usual, client)
+    counted = torch.where(uploads > 0, torch.minimum(distance, GROWTH * usual), distance)
+    yes = torch.ones_like(records.known[0])
+    set_row(records.distances, client, counted, yes)
+    set_row(records.usual, client, usual + (counted - usual) / (uploads + 1), yes)
 
 
 def _compare(
@@ -178,7 +192,8 @@ def judge_clients(
 ) -> None:
     """See `kernels.operations.judge_clients`, and for the last `kernels.reference.peer_weights`."""
     weights = curvature_weights(records.curvature, momentum, records.known, CREDIT)
-    weights = weights * rise(records.kept, CUT, SPARED)
+    median = lower_median(records.kept, records.known)
+    weights = weights * rise(records.kept / median.clamp(min=TINY), CUT, SPARED)
     # Who was seen through is left out: it must not explain others, nor make their groups large.
     left = records.known & (weights > 0)
     by_peers = peer_weights(records.history, members, left, due)

@@ -51,13 +51,21 @@ def remember_upload(
     norm, distance = math.sqrt(sums[0]), math.sqrt(sums[1])
     known, distances = records.known.numpy(), records.distances.numpy()
     known_before, known[i] = bool(known[i]), True
-    records.norms.numpy()[i], distances[i] = norm, distance
+    records.norms.numpy()[i], distances[i] = norm, _measured(records, i, distance)
     share = min(1.0, lower_median(distances[known]) / distance) if distance > 0 else 1.0
     cosine = _put_into_rows(records, i, sketches, share, momentum)
     if known_before and cosine is not None:
         _update_curvature(records, i, cosine, momentum)
     found = torch.tensor([distance, sums[2], math.sqrt(sums[3])], dtype=torch.float64)
     return Position(*found.unbind())
+
+
+def _measured(records: Records, i: int, distance: float) -> float:
+    """What counts of a distance, which goes into the client's mean: see `core.clipping`."""
+    usual, uploads = records.usual.numpy(), float(records.uploads[i])
+    counted = min(distance, clipping.GROWTH * float(usual[i])) if uploads > 0 else distance
+    usual[i] += (counted - usual[i]) / (uploads + 1)
+    return counted
 
 
 def _sketched(
@@ -124,8 +132,10 @@ def judge_clients(
     if not due:
         return
     known, who = records.known.numpy(), members.numpy()
-    kept = np.clip((records.kept.numpy() - clipping.CUT) / (clipping.SPARED - clipping.CUT), 0, 1)
-    weights = _curvature_weights(records, known, momentum) * kept
+    kept = records.kept.numpy()
+    kept = kept / max(lower_median(kept[known]), TINY) - clipping.CUT
+    weights = np.clip(kept / (clipping.SPARED - clipping.CUT), 0, 1)
+    weights = _curvature_weights(records, known, momentum) * weights
     left = torch.from_numpy(known & (weights > 0))
     by_peers = peer_weights(records.history, members, left, due).numpy()
     judged = who[known[who]]

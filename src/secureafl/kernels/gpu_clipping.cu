@@ -50,8 +50,8 @@ __device__ void update_curvature(double* mean, double* variance, index* count, d
 
 // Put an upload, which is sketched, into its client's records: see `core.clipping.remember_upload`. One block.
 extern "C" __global__ void remember_upload(const double* sketches, const double* sums, const index* client,
-                                           flag* known, double* norms, double* distances, double* uploads,
-                                           double* kept, double* mean, double* variance, index* count,
+                                           flag* known, double* norms, double* distances, double* usual,
+                                           double* uploads, double* kept, double* mean, double* variance, index* count,
                                            float* last, float* bases, float* history, double* position,
                                            double momentum, int blocks, int n) {
   __shared__ double totals[4], products[4];
@@ -60,7 +60,11 @@ extern "C" __global__ void remember_upload(const double* sketches, const double*
   const double made = uploads[c], before = fmin(made / (made + 1), momentum);
   add_up(sums, blocks, totals);
   const double distance = sqrt(totals[1]);
-  if (threadIdx.x == 0) known[c] = 1, norms[c] = sqrt(totals[0]), distances[c] = distance;
+  if (threadIdx.x == 0) {
+    const double counted = made > 0 ? fmin(distance, GROWTH * usual[c]) : distance;
+    known[c] = 1, norms[c] = sqrt(totals[0]), distances[c] = counted;
+    usual[c] += (counted - usual[c]) / (made + 1);
+  }
   const double median = lower_median(distances, [&](int i) { return known[i]; }, n);
   const double share = distance > 0 ? fmin(distance, median) / fmax(distance, TINY) : 1;
   double values[4] = {0, 0, 0, 0};
@@ -117,12 +121,13 @@ extern "C" __global__ void weigh_records(const flag* known, const double* kept, 
   if (!*due) return;
   const auto rated = [&](int i) { return known[i] && count[i] >= MIN_OBSERVATIONS; };
   const double median = lower_median(mean, rated, n);
+  const double left_of_median = fmax(lower_median(kept, [&](int i) { return known[i]; }, n), TINY);
   const bool tells = median > 0 && median < INFINITE;
   for (int i = threadIdx.x; i < n; i += blockDim.x) {
     const double error = CREDIT * sqrt(variance[i] / fmin(fmax((double)count[i], 1.0), (double)samples));
     const double curved =
         tells && rated(i) ? rise((mean[i] + error) / fmax(median, TINY), MIN_CURVATURE, FULL_CURVATURE) : 1;
-    weights[i] = curved * rise(kept[i], CUT, SPARED);
+    weights[i] = curved * rise(kept[i] / left_of_median, CUT, SPARED);
     left[i] = known[i] && weights[i] > 0;
   }
 }
@@ -155,17 +160,15 @@ __device__ double spend_pace(double* earned, index c, double others, int n) {
 extern "C" __global__ void weigh_step(const flag* known, const double* norms, const double* distances,
                                       const double* trust, double* earned, double* mean_trust,
                                       const index* client, const double* distance_of, const double* along,
-                                      const double* centre, double* found, flag* flags, double* shown, int n) {
+                                      const double* centre, double* found, flag* flags, int n) {
   const index c = *client;
   const auto all = [](int) { return true; };
   const double others = sum_over(n, [&](int i) { return (double)known[i]; }) - 1;
   const double pace = spend_pace(earned, c, others, n);
-  for (int i = threadIdx.x; i < n; i += blockDim.x)
-    shown[i] = known[i] ? norms[i] : 0, shown[n + i] = known[i] ? distances[i] : 0;
-  const double norm = lower_median(shown, all, n);
-  const double radius = fmin(lower_median(shown + n, all, n), norm);
-  const double longer = sum_over(n, [&](int i) { return fmin(shown[n + i], 2 * radius); });
-  const double shorter = sum_over(n, [&](int i) { return fmin(shown[n + i], radius); });
+  const double norm = lower_median(norms, all, n);
+  const double radius = fmin(lower_median(distances, all, n), norm);
+  const double longer = sum_over(n, [&](int i) { return fmin(distances[i], 2 * radius); });
+  const double shorter = sum_over(n, [&](int i) { return fmin(distances[i], radius); });
   if (threadIdx.x > 0) return;
   const double mine = trust[c], stretch = shorter > 0 ? longer / fmax(shorter, TINY) : 1;
   *mean_trust += RATE * pace * (mine - *mean_trust);

@@ -40,7 +40,8 @@ def remember_upload(
     given = [arrival.gradient.contiguous(), centre, arrival.base.contiguous(), *sketch]
     arguments = [*given, sketches, sums, len(centre)]
     _kernel("sketch_upload", size)((blocks, 1, 1), (ONE_CLIENT, 1, 1), arguments)
-    numbers = [records.known, records.norms, records.distances, records.uploads, records.kept]
+    numbers = [records.known, records.norms, records.distances, records.usual]
+    numbers += [records.uploads, records.kept]
     rows = [*records.curvature, records.last, records.base, records.history]
     arguments = [sketches, sums, arrival.client, *numbers, *rows, position]
     arguments += [float(momentum), blocks, clients]
@@ -92,10 +93,10 @@ def weigh_step(
     if _use_reference(records):
         return reference.weigh_step(records, standing, client, position)
     clients, flags = len(records.known), records.known.new_empty(2)
-    found, shown = records.kept.new_empty(6), records.kept.new_empty(2, clients)
+    found = records.kept.new_empty(6)
     arguments = [records.known, records.norms, records.distances, *standing, client, *position]
-    arguments += [found, flags, shown, clients]
-    _kernel("weigh_step")((1, 1, 1), (_BLOCK, 1, 1), arguments)
+    threads = min(_BLOCK, 32 * -(-clients // 32))
+    _kernel("weigh_step")((1, 1, 1), (threads, 1, 1), [*arguments, found, flags, clients])
     return StepWeights(found[0], found[1], flags[0], flags[1], found[2:4], found[4:])
 
 
@@ -117,7 +118,7 @@ def _use_reference(records: Records) -> bool:
 _CONSTANTS = (
     *((trust, key) for key in ("TINY", "MIN_OBSERVATIONS", "MIN_CURVATURE", "FULL_CURVATURE")),
     *((clipping, key) for key in ("CREDIT", "CUT", "SPARED", "NEWS", "PACE", "SAVED", "RATE")),
-    *((clipping, key) for key in ("SHORTEST", "TOWARDS", "COUNTED", "ROUNDING")),
+    *((clipping, key) for key in ("SHORTEST", "TOWARDS", "COUNTED", "ROUNDING", "GROWTH")),
 )
 
 

@@ -69,37 +69,35 @@ __device__ unsigned long long ordered(double value) {
   return bits & sign ? ~bits : bits | sign;
 }
 
-// Of the numbers 0 to n - 1, how many a block finds something to hold for.
-template <typename Holds>
-__device__ int count_over(int n, Holds holds) {
-  int total = 0;
-  for (int first = 0; first < n; first += blockDim.x) {
-    const int i = first + threadIdx.x;
-    total += __syncthreads_count(i < n && holds(i));
-  }
-  return total;
-}
-
 // Median of the values marked, of two middle ones the smaller; infinite if there are none. Bit by bit, from the highest:
-// of the values that agree with the median so far, those without the bit are counted.
+// of the values that agree with the median so far, those without the bit are counted. One block, at most two values a
+// thread, which keeps them: to read them again for every bit takes longer than to count.
 template <typename Marked>
 __device__ double lower_median(const double* values, Marked marked, int n) {
   __shared__ double middle;
+  unsigned long long key[2];
+  bool agrees[2];
   __syncthreads();
-  int left = count_over(n, marked), rank = (left - 1) / 2, bit = 64;
-  if (left == 0) return INFINITE;
-  unsigned long long found = 0;
-  const auto agrees = [&](int i) { return marked(i) && (bit == 64 || ordered(values[i]) >> bit == found >> bit); };
-  while (left > 1 && bit > 0) {
-    bit--;
-    const int without = count_over(n, agrees);
-    if (rank < without)
-      left = without;
-    else
-      left -= without, rank -= without, found |= 1ull << bit;
+  for (int k = 0; k < 2; k++) {
+    const int i = threadIdx.x + k * blockDim.x;
+    agrees[k] = i < n && marked(i);
+    key[k] = agrees[k] ? ordered(values[i]) : 0;
   }
-  for (int i = threadIdx.x; i < n; i += blockDim.x)
-    if (agrees(i)) middle = values[i];
+  const auto count = [&](unsigned long long without) {
+    const int first = __syncthreads_count(agrees[0] && !(key[0] & without));
+    return n > blockDim.x ? first + __syncthreads_count(agrees[1] && !(key[1] & without)) : first;
+  };
+  int left = count(0), rank = (left - 1) / 2;
+  if (left == 0) return INFINITE;
+  for (unsigned long long bit = 1ull << 63; left > 1 && bit > 0; bit >>= 1) {
+    const int without = count(bit);
+    const bool set = rank >= without;
+    left = set ? left - without : without;
+    if (set) rank -= without;
+    for (int k = 0; k < 2; k++) agrees[k] = agrees[k] && set == ((key[k] & bit) > 0);
+  }
+  for (int k = 0; k < 2; k++)
+    if (agrees[k]) middle = values[threadIdx.x + k * blockDim.x];
   __syncthreads();
   return middle;
 }
