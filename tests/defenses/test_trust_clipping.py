@@ -205,6 +205,19 @@ def test_where_gradients_explode_steps_grow_slowly_and_nobody_is_blamed():
     assert 1.5 < float(both.state.defense.records.distances.median()) < 1.5 * np.sqrt(24)
 
 
+@pytest.mark.parametrize("kernels", ["reference", "auto"])
+def test_no_step_is_longer_than_an_update_may_be(kernels):
+    with using_kernels(kernels):
+        both, rng, stepped = side_by_side(), np.random.default_rng(0), []
+        for client in list(range(7)) * 4:
+            length = 9e17 if client < 4 else 4e17
+            decision = both.arrive(client, 0, length * unit(UNIT + 0.1 * rng.normal(size=DIM)))
+            stepped.append(bool(decision.ready))
+            assert not decision.ready or length_of(decision) <= 1e18
+    assert any(stepped)
+    assert not all(stepped[7:])
+
+
 def test_a_minority_cannot_hold_back_what_is_usual():
     """It comes first, with uploads of no length to speak of; then the others come."""
     both, rng = side_by_side(), np.random.default_rng(0)

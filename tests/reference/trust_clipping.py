@@ -117,6 +117,7 @@ class TrustClippingServer:
         kept = unit(away) * min(distance, radius)
         direction = weight / max(self.mean_trust, 0.5) * stretch * (self.centre + kept)
         moves = weight > 0 and 2 * len(self.norms) > self.num_clients
+        moves = moves and np.linalg.norm(direction) <= 1e18
         if moves and radius > 0:
             self._follow(0.5 / self.num_clients * weight * kept)
         scores = {"weight": trust, "pace": pace}

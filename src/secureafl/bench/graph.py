@@ -1,8 +1,8 @@
 """The server step recorded on a GPU: one launch per arrival, and several servers side by side.
 
-One client uploads the same gradient again and again. That is as costly as any other arrival: all
-clients' vectors are read whatever the numbers are, and in the cases measured by default they are
-several times larger than a GPU's caches.
+All clients are known, then one uploads the same gradient again and again. That is as costly as any
+other arrival: all clients' vectors are read whatever the numbers are, and in the cases measured by
+default they are several times larger than a GPU's caches.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from secureafl.defenses.secure_afl import State
 from secureafl.simulation.cuda_graph import Recorded, put_back
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from secureafl.bench.cases import Case
     from secureafl.core.protocols import Defense
 
@@ -82,14 +84,21 @@ def make_step(defense: Defense, case: Case, device: torch.device) -> tuple[Calla
     server = Server(defense, case.clients, RATE, make_root_data(device))
     weights, gradient = load.start, load.upload(0, load.start)
     state = defense.init(case.clients, weights)
+    uploads = range(case.clients - 1, -1, -1)
     if isinstance(state, State) and case.buffer:
         fill(state, case.parameters)
+        uploads = range(0)
     numbers = torch.zeros(3, dtype=torch.int64, device=device)  # client, staleness, round
 
     before = ServerState(0, weights, state, Ledger())
 
-    def step() -> None:
-        _, after = server.decide(before, numbers, gradient, weights)
+    def step(upload: Tensor = gradient) -> None:
+        _, after = server.decide(before, numbers, upload, weights)
         put_back(*(name_changing(s).values() for s in (before, after)))
 
+    for client in uploads:
+        numbers[0] = client
+        step(
+            (1 + client / case.clients) * gradient
+        )  # a median is found sooner among lengths that differ
     return step, state

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from secureafl.core.server import LARGEST_NORM
 from secureafl.core.trust import (
     TINY,
     CurvatureStats,
@@ -213,7 +214,8 @@ def weigh_step(
     radius, stretch = _radius(records)
     length = torch.minimum(position.distance, radius) / position.distance.clamp(min=TINY)
     factor = trust * pace / standing.mean_trust.clamp(min=SHORTEST)
-    ready = (factor > 0) & (2 * records.known.sum() > len(records.known))
+    moves = stretch * factor * _norm_after(position, length) <= LARGEST_NORM
+    ready = (factor > 0) & (2 * records.known.sum() > len(records.known)) & moves
     towards = torch.where(ready, TOWARDS / len(records.known) * trust * pace * length, 0)
     direction = stretch * factor * torch.stack([1 - length, length])
     centre = _next_centre(records, position, towards)
@@ -256,11 +258,16 @@ def _next_centre(
 
     It stays within twice the median client's norm, wherever those who are trusted lead it.
     """
-    distance, along, centre = position
-    norm = (centre**2 + 2 * towards * along + (towards * distance) ** 2).clamp(min=0).sqrt()
+    norm = _norm_after(position, towards)
     longest = 2 * _median_of_all(records.norms)
     shrink = torch.where((towards > 0) & (norm > longest), longest / norm.clamp(min=TINY), 1)
     return torch.stack([shrink * (1 - towards), shrink * towards])
+
+
+def _norm_after(position: Position, share: Float[Tensor, ""]) -> Float[Tensor, ""]:
+    """||c + share * a||, what is a share of the way from the centre to the upload."""
+    distance, along, centre = position
+    return (centre**2 + 2 * share * along + (share * distance) ** 2).clamp(min=0).sqrt()
 
 
 def take_step(

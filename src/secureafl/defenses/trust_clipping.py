@@ -92,7 +92,8 @@ class TrustClipping:
         weights = weigh_step(records, standing, arrival.client, position)
         direction = take_step(centre, arrival.gradient, weights)
         scores = {"weight": weights.trust, "pace": weights.pace}
-        return Decision(weights.counts, weights.ready, direction, scores, "trust"), state
+        bounded = True  # `weigh_step` saw to it
+        return Decision(weights.counts, weights.ready, direction, scores, "trust", bounded), state
 
     def forget(self, state: State, client: Int[Tensor, ""]) -> State:
         for table in name_tensors(state.records, "").values():

@@ -14,6 +14,7 @@ import torch
 from secureafl.core import clipping, trust
 from secureafl.core.clipping import Position, StepWeights
 from secureafl.core.panels import num_panels
+from secureafl.core.server import LARGEST_NORM
 from secureafl.core.trust import TINY, effective_samples
 from secureafl.kernels import reference
 from secureafl.kernels.cpu_clipping_code import (
@@ -182,18 +183,26 @@ def weigh_step(
     radius = min(lower_median(distances), norm)
     shorter = np.minimum(distances, radius).sum()
     stretch = np.minimum(distances, 2 * radius).sum() / max(shorter, TINY) if shorter > 0 else 1.0
-    distance, along, centre = (float(number) for number in position)
+    where = float(position.distance), float(position.along), float(position.centre)
+    distance = where[0]
     length = min(distance, radius) / max(distance, TINY)
     factor = trust * pace / max(float(mean_trust), clipping.SHORTEST)
-    ready = factor > 0 and 2 * known > clients
+    moves = stretch * factor * _norm_after(where, length) <= LARGEST_NORM
+    ready = bool(factor > 0 and 2 * known > clients and moves)
     towards = clipping.TOWARDS / clients * trust * pace * length if ready else 0.0
-    moved = math.sqrt(max(centre**2 + 2 * towards * along + (towards * distance) ** 2, 0.0))
+    moved = _norm_after(where, towards)
     shrink = 2 * norm / max(moved, TINY) if towards > 0 and moved > 2 * norm else 1.0
     numbers = [trust, pace, stretch * factor * (1 - length), stretch * factor * length]
     numbers += [shrink * (1 - towards), shrink * towards]
     found = torch.tensor(numbers, dtype=torch.float64)
     counts = FLAGS[trust * pace >= clipping.COUNTED]
     return StepWeights(found[0], found[1], counts, FLAGS[ready], found[2:4], found[4:])
+
+
+def _norm_after(position: tuple[float, float, float], share: float) -> float:
+    """See `core.clipping`."""
+    distance, along, centre = position
+    return math.sqrt(max(centre**2 + 2 * share * along + (share * distance) ** 2, 0.0))
 
 
 def _spend_pace(standing: Standing, known: int, client: Tensor) -> float:

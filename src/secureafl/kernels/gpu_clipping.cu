@@ -109,11 +109,6 @@ extern "C" __global__ void call_panel(index* order, const index* deal, index* ar
   if (threadIdx.x == 0) *due = judged, *arrivals = now + 1;
 }
 
-// From 0, where a value is `start` or less, to 1, where it is `end` or more.
-__device__ double rise(double value, double start, double end) {
-  return fmin(fmax((value - start) / (end - start), 0.0), 1.0);
-}
-
 // Weights from curvature and from what clipping leaves, and who has any: see `core.clipping.judge_clients`. One block.
 extern "C" __global__ void weigh_records(const flag* known, const double* kept, const double* mean,
                                          const double* variance, const index* count, const flag* due,
@@ -174,11 +169,13 @@ extern "C" __global__ void weigh_step(const flag* known, const double* norms, co
   *mean_trust += RATE * pace * (mine - *mean_trust);
   const double distance = *distance_of, length = fmin(distance, radius) / fmax(distance, TINY);
   const double factor = mine * pace / fmax(*mean_trust, SHORTEST);
-  const bool ready = factor > 0 && 2 * (others + 1) > n;
+  const auto norm_after = [&](double share) {
+    const double way = share * distance;
+    return sqrt(fmax(*centre * *centre + 2 * share * *along + way * way, 0.0));
+  };
+  const bool ready = factor > 0 && 2 * (others + 1) > n && stretch * factor * norm_after(length) <= LARGEST_NORM;
   flags[0] = mine * pace >= COUNTED, flags[1] = ready;
-  const double towards = ready ? TOWARDS / n * mine * pace * length : 0, step = towards * distance;
-  const double squared = *centre * *centre + 2 * towards * *along + step * step;
-  const double moved = sqrt(fmax(squared, 0.0));
+  const double towards = ready ? TOWARDS / n * mine * pace * length : 0, moved = norm_after(towards);
   const double shrink = towards > 0 && moved > 2 * norm ? 2 * norm / fmax(moved, TINY) : 1;
   found[0] = mine, found[1] = pace;
   found[2] = stretch * factor * (1 - length), found[3] = stretch * factor * length;

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from secureafl.core import clipping, trust
+from secureafl.core import clipping, server, trust
 from secureafl.core.clipping import Position, StepWeights
 from secureafl.core.panels import num_panels, panel_size
 from secureafl.core.trust import effective_samples
@@ -119,6 +119,7 @@ _CONSTANTS = (
     *((trust, key) for key in ("TINY", "MIN_OBSERVATIONS", "MIN_CURVATURE", "FULL_CURVATURE")),
     *((clipping, key) for key in ("CREDIT", "CUT", "SPARED", "NEWS", "PACE", "SAVED", "RATE")),
     *((clipping, key) for key in ("SHORTEST", "TOWARDS", "COUNTED", "ROUNDING", "GROWTH")),
+    (server, "LARGEST_NORM"),
 )
 
 

@@ -175,11 +175,6 @@ __device__ void raise_to_group_sizes(Matrix& agreement, const double* voice, con
   __syncthreads();
 }
 
-// From 0, where a value is `start` or less, to 1, where it is `end` or more.
-__device__ double rise(double value, double start, double end) {
-  return fmin(fmax((value - start) / (end - start), 0.0), 1.0);
-}
-
 __device__ void group_weights(const double* gram, const flag* known, double* work, double* weights) {
   __shared__ double weight[CLIENTS], centre[CLIENTS], along[CLIENTS], voice[CLIENTS], alike[CLIENTS];
   __shared__ double block[CLIENTS], group[CLIENTS], of_one_mind[CLIENTS];

@@ -63,6 +63,11 @@ __device__ void sums_over_blocks(const double* sums, Use use) {
   }
 }
 
+// From 0, where a value is `start` or less, to 1, where it is `end` or more.
+__device__ double rise(double value, double start, double end) {
+  return fmin(fmax((value - start) / (end - start), 0.0), 1.0);
+}
+
 // A number whose order among others is that of the value.
 __device__ unsigned long long ordered(double value) {
   const unsigned long long bits = __double_as_longlong(value), sign = 1ull << 63;

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 _WARM_UPS = 2  # calls before recording: libraries choose their algorithms, kernels get compiled
+_SMALL = 4096  # numbers of a tensor that is copied together with others
 
 
 class Recorded:
@@ -63,8 +64,13 @@ def _no_garbage() -> Iterator[None]:
 def put_back(old: Iterable[Tensor], new: Iterable[Tensor]) -> None:
     """Copy what was made anew to where the next replay looks for it."""
     pairs = [(o, n) for o, n in zip(old, new, strict=True) if o.data_ptr() != n.data_ptr()]
-    if pairs:
-        torch._foreach_copy_([o for o, _ in pairs], [n for _, n in pairs])
+    # Many small tensors are copied at once; there a vector would keep a few blocks of threads busy.
+    small = [pair for pair in pairs if pair[0].numel() <= _SMALL]
+    if small:
+        torch._foreach_copy_([o for o, _ in small], [n for _, n in small])
+    for o, n in pairs:
+        if o.numel() > _SMALL:
+            o.copy_(n)
 
 
 class Reading:
