@@ -78,7 +78,7 @@ def test_a_gpu_also_gets_replicas():
 
 def test_defences_are_measured_where_they_exist():
     names = [job.method for job in plan(Scope((10,), (1000,), (3,), quick=True), CPU)]
-    assert names[:4] == ["plain", "secure_afl", "secure_afl_hardened", "async_sgd"]
+    assert names[:4] == ["plain", "secure_afl", "trust_clipping", "async_sgd"]
     assert len(names) == len(set(names))
 
 

@@ -60,7 +60,7 @@ def test_default_folders_never_collide(cli):
         assert cli("run", "tiny.toml", "--rounds", 3, "--quiet").returncode == 0
     names = sorted(path.name for path in (cli.folder / "runs").iterdir())
     assert names == [
-        f"reference.tiny_task.TinyTask-secure_afl_hardened-none-seed0{end}" for end in ("", "-2")
+        f"reference.tiny_task.TinyTask-trust_clipping-none-seed0{end}" for end in ("", "-2")
     ]
 
 
