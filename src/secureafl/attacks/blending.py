@@ -23,8 +23,7 @@ from secureafl.attacks.composed import Composed, State
 from secureafl.attacks.parts import honest_clients, unit
 from secureafl.core.panels import panel_size
 from secureafl.core.peers import peer_weights
-from secureafl.core.trust import TINY
-from secureafl.linalg.rows import median_of
+from secureafl.linalg.rows import TINY, median_of
 from secureafl.linalg.vectors import exact_norm
 
 if TYPE_CHECKING:
