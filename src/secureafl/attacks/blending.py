@@ -78,15 +78,15 @@ def _decided(colluders: Colluders, view: AttackerView, momentum: float) -> Collu
     honest, draws = honest_clients(view), view.generator
     members = torch.randperm(len(trained), generator=draws, device=draws.device)
     members = members[: panel_size(len(trained))].to(trained.device)
-    length = median_of(exact_norm(honest.rows), honest.known).to(before.dtype)
+    length = median_of(exact_norm(honest.rows), honest.known)
     # In lengths of an upload: as much of a history is left as its uploads have in common.
-    rows = histories[members] / length.clamp(min=TINY)
+    rows = histories[members] / torch.where(length > 0, length, 1).to(before.dtype)
     aim = -unit(colluders.state.reference).to(before.dtype)
     parts = torch.cat([rows, aim[None]])
     products = (parts @ parts.T).double().cpu()  # a few dozen rows, in many short operations
     share = _best_share(products, view.clients.known[members].cpu(), malicious[members].cpu())
     return colluders._replace(
-        histories=histories, share=torch.full_like(colluders.share, float(share))
+        histories=histories, share=torch.full_like(colluders.share, share)
     )
 
 
