@@ -85,9 +85,7 @@ def _decided(colluders: Colluders, view: AttackerView, momentum: float) -> Collu
     parts = torch.cat([rows, aim[None]])
     products = (parts @ parts.T).double().cpu()  # a few dozen rows, in many short operations
     share = _best_share(products, view.clients.known[members].cpu(), malicious[members].cpu())
-    return colluders._replace(
-        histories=histories, share=torch.full_like(colluders.share, share)
-    )
+    return colluders._replace(histories=histories, share=torch.full_like(colluders.share, share))
 
 
 def _best_share(
