@@ -30,8 +30,14 @@ from secureafl.runs.layout import EVENTS, read_json
 from secureafl.runs.query import results_table
 from secureafl.runtime.records import stored_experiment
 
+# Several runs are compared, so with a defence that draws nothing: what one draws is a run's secret.
 EXPERIMENT = tiny(
-    clients=4, rounds=9, attack={"kind": "sign_flip", "factor": 10.0}, malicious=1, forget_after=4
+    clients=4,
+    rounds=9,
+    attack={"kind": "sign_flip", "factor": 10.0},
+    malicious=1,
+    forget_after=4,
+    defense="secure_afl",
 )
 
 
