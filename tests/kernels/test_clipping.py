@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from stepping import threads
 
 from secureafl.core.clipping import full_standing, no_records
 from secureafl.core.panels import draw_panels
@@ -74,3 +75,14 @@ def test_panels_are_called_as_in_the_plain_version(device, clients):
         if due:
             assert members.tolist() == expected[0].tolist()
         assert [tensor.tolist() for tensor in panels] == [tensor.tolist() for tensor in plain]
+
+
+def test_number_of_threads_changes_no_bit():
+    """Of 100 rows of the sketch, which are more than one block, the last of them short."""
+    found = []
+    for count in (1, 2, 3):
+        with threads(count):
+            steps, centre, *kept = play(cpu, "cpu", 5, 6371, uploads=12)
+        found.append([steps, centre, *name_tensors(kept, "").values()])
+    for other in found[1:]:
+        assert all(torch.equal(one, two) for one, two in zip(found[0], other, strict=True))

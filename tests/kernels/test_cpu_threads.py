@@ -14,6 +14,7 @@ from stepping import RULES, Case, always_compiled, same_bits, some, threads
 from secureafl.core.server import Server, Upload
 from secureafl.core.trees import name_tensors
 from secureafl.defenses import SecureAfl
+from secureafl.kernels import cpu_threads
 
 BLOCK = 32 * 16  # coordinates in the smallest part of the work
 SIZES = [100, 2 * BLOCK, 3 * BLOCK + 1, 20 * BLOCK + 77]  # less than one part; two; four; many
@@ -90,9 +91,9 @@ def test_whole_runs_are_the_same_with_any_number_of_threads(count):
 @pytest.fixture
 def fresh_workers(cpu):
     """Threads of their own for a test that may spoil them."""
-    cpu._workers.cache_clear()
+    cpu_threads._workers.cache_clear()
     yield
-    cpu._workers.cache_clear()
+    cpu_threads._workers.cache_clear()
 
 
 @pytest.mark.usefixtures("fresh_workers")
@@ -116,7 +117,7 @@ def test_two_callers_at_once_get_what_each_would_get_alone(cpu):
 
 @pytest.mark.usefixtures("fresh_workers")
 def test_two_callers_at_once_wait_each_for_its_own_work(cpu):
-    ranges = cpu._divide(4 * 32, 4 * BLOCK, 2)
+    ranges = cpu_threads.divide(4 * 32, 4 * BLOCK, 2)
     assert len(ranges.ranges) == 2
 
     def call(own, workers):
@@ -140,7 +141,7 @@ def test_two_callers_at_once_wait_each_for_its_own_work(cpu):
 @pytest.mark.usefixtures("fresh_workers")
 def test_interrupted_pass_ends_only_when_nobody_writes_any_more(cpu):
     # Workers hold bare addresses of arrays that are gone once the call is left.
-    ranges = cpu._divide(4 * 32, 4 * BLOCK, 2)
+    ranges = cpu_threads.divide(4 * 32, 4 * BLOCK, 2)
     caller, done = threading.current_thread(), []
 
     def interrupted(size, block, first, last):
@@ -156,7 +157,7 @@ def test_interrupted_pass_ends_only_when_nobody_writes_any_more(cpu):
 
 @pytest.mark.usefixtures("fresh_workers")
 def test_pass_after_an_interrupted_one_waits_for_all_of_its_own_work(cpu):
-    ranges = cpu._divide(4 * 32, 4 * BLOCK, 2)
+    ranges = cpu_threads.divide(4 * 32, 4 * BLOCK, 2)
     assert len(ranges.ranges) == 2
     caller = threading.current_thread()
 
@@ -180,7 +181,7 @@ def test_pass_after_an_interrupted_one_waits_for_all_of_its_own_work(cpu):
 @pytest.mark.usefixtures("fresh_workers")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_error_on_a_worker_thread_reaches_the_caller(cpu):
-    ranges = cpu._divide(4 * 32, 4 * BLOCK, 2)
+    ranges = cpu_threads.divide(4 * 32, 4 * BLOCK, 2)
     raised = []
 
     def call():

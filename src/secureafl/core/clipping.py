@@ -39,7 +39,10 @@ TOWARDS = 0.5  # what the centre goes towards clipped uploads while every client
 
 
 class Records(NamedTuple):
-    """What is known of each client; row k is client k's. Sketches are rows of k numbers."""
+    """What is known of each client; row k is client k's. Sketches are rows of k numbers.
+
+    All rows of a client that is not known are 0.
+    """
 
     known: Bool[Tensor, " n"]
     norms: Float[Tensor, " n"]  # of the last uploads, float64 as all numbers but sketches
@@ -218,15 +221,14 @@ def _radius(records: Records) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     The stretch keeps the mean length of a step where clipping shortens honest uploads: the mean of
     distances up to two radii over that of distances up to one.
     """
-    distances = torch.where(records.known, records.distances, 0)
-    radius = torch.minimum(median_of_all(records, distances), median_of_all(records, records.norms))
+    distances = records.distances
+    radius = torch.minimum(_median_of_all(distances), _median_of_all(records.norms))
     longer, shorter = (torch.minimum(distances, k * radius).sum() for k in (2, 1))
     return radius, torch.where(shorter > 0, longer / shorter.clamp(min=TINY), 1)
 
 
-def median_of_all(records: Records, values: Float[Tensor, " n"]) -> Float[Tensor, ""]:
-    """The lower median of all clients; those that are not known count with 0."""
-    values = torch.where(records.known, values, 0)
+def _median_of_all(values: Float[Tensor, " n"]) -> Float[Tensor, ""]:
+    """The lower median of all clients; those that are not known count with their 0."""
     return values.sort().values[(len(values) - 1) // 2]
 
 
@@ -239,7 +241,7 @@ def _next_centre(
     """
     distance, along, centre = position
     norm = (centre**2 + 2 * towards * along + (towards * distance) ** 2).clamp(min=0).sqrt()
-    longest = 2 * median_of_all(records, records.norms)
+    longest = 2 * _median_of_all(records.norms)
     shrink = torch.where((towards > 0) & (norm > longest), longest / norm.clamp(min=TINY), 1)
     return torch.stack([shrink * (1 - towards), shrink * towards])
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import functools
 import math
-import os
-import threading
-from collections.abc import Callable
-from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 
-from secureafl.core.panels import call_panel
 from secureafl.core.server import LARGEST_NORM
 from secureafl.core.types import SecantProducts
 from secureafl.kernels import reference
-from secureafl.kernels.cpu_clipping import judge_clients, remember_upload, take_step, weigh_step
+from secureafl.kernels.cpu_clipping import (
+    FLAGS,
+    call_panel,
+    judge_clients,
+    remember_upload,
+    take_step,
+    weigh_step,
+)
 from secureafl.kernels.cpu_code import (
     IN_REGISTERS,
     LANES,
@@ -31,6 +33,7 @@ from secureafl.kernels.cpu_code import (
 )
 from secureafl.kernels.cpu_lbfgs import lbfgs_pass
 from secureafl.kernels.cpu_peers import peer_weights
+from secureafl.kernels.cpu_threads import Ranges, ranges_of
 from secureafl.kernels.llvm import address
 from secureafl.kernels.step import FilterResult, Step
 from secureafl.kernels.tiles import BASE, GRADIENT, OWN, WIDTH
@@ -45,7 +48,7 @@ if TYPE_CHECKING:
     from secureafl.kernels.step import Selection
     from secureafl.linalg.quantile import History
 
-# Of `core.panels`, `kernels.cpu_clipping` and `kernels.cpu_peers`.
+# Of `kernels.cpu_clipping` and `kernels.cpu_peers`.
 __all__ = [
     "call_panel",
     "judge_clients",
@@ -57,9 +60,7 @@ __all__ = [
 # A pass over single rows, at which plain torch is fast.
 secant_products = reference.secant_products
 
-_FLAGS = torch.tensor(False), torch.tensor(True)  # to make one takes longer than to look one up
 WORTH_IT = 1 << 20  # numbers in the memory; with fewer, plain torch is as fast, uncompiled
-_BLOCKS, _SMALLEST = 16, 32  # blocks of tiles, at most; tiles in one, at least
 _LARGEST = float(np.finfo(np.float32).max)  # not infinity: the compiler is told there is none
 _MOST_SLOTS, _MOST_PAIRS = 16, 7  # whose inner products are unrolled
 
@@ -73,7 +74,7 @@ def tiled_secant_products(memory: Memory, arrival: Arrival) -> SecantProducts:
     if _use_reference(memory.vectors):
         return reference.tiled_secant_products(memory, arrival)
     tiles, clients, slots, _ = memory.vectors.shape
-    run, ranges = secant_pass(clients, slots), _ranges(tiles, arrival.gradient.numel())
+    run, ranges = secant_pass(clients, slots), ranges_of(tiles, arrival.gradient.numel())
     sums, client = _room(ranges, LANES), int(arrival.client)
     given = (arrival.gradient.contiguous(), arrival.base.contiguous(), sums)
     arrays = [array.data_ptr() for array in given]
@@ -97,7 +98,7 @@ def filter_update(
     length = math.sqrt(squared)
     scale = radius / length if not known and length > radius else 1.0
     found = (factor if comparable else math.nan, threshold, scale)
-    accepted = _FLAGS[factor <= threshold]
+    accepted = FLAGS[factor <= threshold]
     return FilterResult(accepted, *torch.tensor(found, dtype=torch.float64).unbind()), history
 
 
@@ -115,7 +116,7 @@ def place_pair(
     counts, index = appended.numpy(), int(client)
     place = int(counts[index]) % pairs
     counts[index] += curved and bool(keep)
-    return torch.tensor((place, place + pairs)), _FLAGS[curved]
+    return torch.tensor((place, place + pairs)), FLAGS[curved]
 
 
 def select_participants(
@@ -138,7 +139,7 @@ def after_step(
     if stepped:
         memory.along.sub_(step.along, alpha=learning_rate)
         memory.squared.add_(learning_rate * (learning_rate * squared - 2 * with_model))
-    return _FLAGS[stepped], memory
+    return FLAGS[stepped], memory
 
 
 def store_upload(
@@ -149,7 +150,7 @@ def store_upload(
     if _use_reference(memory.vectors) or slots > _MOST_SLOTS:
         return reference.store_upload(memory, arrival, entry, weights, keep)
     client, new = int(arrival.client), _new_rows(entry, keep)
-    run, ranges = store_pass(clients, slots, new), _ranges(tiles, weights.numel())
+    run, ranges = store_pass(clients, slots, new), ranges_of(tiles, weights.numel())
     sums, given = _room(ranges, padded_pairs(new, slots)), _contiguous(weights, arrival)
     arrays = [array.data_ptr() for array in (*given, sums)]
     mine = memory.vectors.data_ptr() + 4 * client * slots * WIDTH
@@ -158,7 +159,7 @@ def store_upload(
     return memory
 
 
-def _room(ranges: _Ranges, columns: int) -> Tensor:
+def _room(ranges: Ranges, columns: int) -> Tensor:
     """Zeros for the sums of every block."""
     return torch.zeros(ranges.blocks, columns, dtype=torch.float64)
 
@@ -201,7 +202,7 @@ def order_step(
     order = _order(selection.present.numpy().tobytes(), int(selection.first), int(selection.last))
     run, ranges = (
         order_pass(clients, slots, order.in_registers, new),
-        _ranges(tiles, weights.numel()),
+        ranges_of(tiles, weights.numel()),
     )
     columns, size = clients * slots + LANES, weights.numel()
     direction = torch.empty(tiles * WIDTH, dtype=torch.float32)
@@ -268,72 +269,3 @@ def lbfgs_shares(inner: Inner, appended: Tensor, pairs: int, max_correction: flo
     numbers = (float(inner.squared), max_correction, len(shares))
     lbfgs_pass(pairs)(*(array.data_ptr() for array in arrays), *numbers)
     return shares
-
-
-class _Ranges(NamedTuple):
-    """Tiles divided among threads; the sums of each block of tiles have a row of their own.
-
-    So the sums do not depend on the number of threads.
-    """
-
-    size: int
-    block: int  # tiles in one
-    blocks: int
-    ranges: list[tuple[int, int]]  # of tiles, one for each thread
-
-    def run(self, work: Callable[[int, int, int, int], None]) -> None:
-        """Call `work` with the size, a block's tiles, and a range of tiles."""
-        first, *others = self.ranges
-        done: SimpleQueue[BaseException | None] = (
-            SimpleQueue()
-        )  # of this call alone: others may run at the same time
-        for worker, more in zip(_workers(os.getpid(), len(others)), others, strict=True):
-            worker.requests.put((done, work, self.size, self.block, *more))
-        try:
-            work(self.size, self.block, *first)
-        finally:  # after an error, too: no thread may still write later
-            errors = [done.get() for _ in others]
-        for error in errors:
-            if error:
-                raise error
-
-
-@functools.lru_cache
-def _divide(tiles: int, size: int, threads: int) -> _Ranges:
-    block = max(_SMALLEST, -(-tiles // _BLOCKS))
-    blocks = -(-tiles // block)
-    share = -(-blocks // min(threads, blocks)) * block
-    return _Ranges(
-        *(size, block, blocks), [(s, min(s + share, tiles)) for s in range(0, tiles, share)]
-    )
-
-
-def _ranges(tiles: int, size: int) -> _Ranges:
-    return _divide(tiles, size, torch.get_num_threads())
-
-
-class _Worker(threading.Thread):
-    """A worker thread; the futures of a thread pool would cost as much as a small pass."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.requests: SimpleQueue[Any] = SimpleQueue()
-
-    def run(self) -> None:
-        while True:
-            done, work, *numbers = self.requests.get()
-            try:
-                work(*numbers)
-            except BaseException as error:
-                done.put(error)
-            else:
-                done.put(None)
-
-
-@functools.cache
-def _workers(process: int, count: int) -> list[_Worker]:
-    """Worker threads of this process; a fork inherits none from its parent."""
-    found = [_Worker() for _ in range(count)]
-    for worker in found:
-        worker.start()
-    return found

@@ -1,4 +1,4 @@
-"""Trust clipping (`core.clipping`) on a CPU: torch for passes over vectors, NumPy for the rest.
+"""Trust clipping (`core.clipping`) on a CPU: compiled passes over vectors, NumPy for the rest.
 
 A step has many operations on few numbers, which torch takes about ten times as long to start.
 """
@@ -14,80 +14,108 @@ import torch
 from secureafl.core import clipping, curvature
 from secureafl.core.clipping import Position, StepWeights
 from secureafl.core.curvature import effective_samples
+from secureafl.core.panels import num_panels
+from secureafl.kernels import reference
+from secureafl.kernels.cpu_clipping_code import (
+    PRODUCTS,
+    SKETCHES,
+    record_pass,
+    sketch_pass,
+    step_pass,
+)
 from secureafl.kernels.cpu_peers import lower_median, peer_weights
+from secureafl.kernels.cpu_threads import ranges_of
+from secureafl.kernels.llvm import address
 from secureafl.linalg.rows import TINY
-from secureafl.linalg.sketch import sketched
 
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
     from secureafl.core.clipping import Records, Standing
+    from secureafl.core.panels import Panels
     from secureafl.core.types import Arrival
     from secureafl.linalg.sketch import Sketch
 
-_SMALLEST = 1e-30  # share of an upload below which float32 could not hold the factor
+FLAGS = torch.tensor(False), torch.tensor(True)  # to make one takes longer than to look one up
+_TILE = 4096  # coordinates that a thread takes at a time
 
 
 def remember_upload(
     records: Records, sketch: Sketch, centre: Tensor, arrival: Arrival, momentum: float
 ) -> Position:
     """See `kernels.operations.remember_upload`."""
-    i, size, away = int(arrival.client), records.last.shape[1], arrival.gradient - centre
+    if _use_reference(centre):
+        return reference.remember_upload(records, sketch, centre, arrival, momentum)
+    i, size = int(arrival.client), records.last.shape[1]
+    sketches, sums = _sketched(sketch, centre, arrival, size)
+    norm, distance = math.sqrt(sums[0]), math.sqrt(sums[1])
     known, distances = records.known.numpy(), records.distances.numpy()
     known_before, known[i] = bool(known[i]), True
-    records.norms.numpy()[i] = _norm(arrival.gradient)
-    distances[i] = distance = _norm(away)
+    records.norms.numpy()[i], distances[i] = norm, distance
     share = min(1.0, lower_median(distances[known]) / distance) if distance > 0 else 1.0
-    upload = sketched(sketch, combined(centre, 1 - share, arrival.gradient, share), size).numpy()
-    base = sketched(sketch, arrival.base, size).numpy()
-    if known_before:
-        _compare(records, i, upload, base, momentum)
-    _average(records, i, upload, base, share, momentum)
-    # In float64, since an upload may be long, and not by BLAS, whose sums depend on its threads.
-    along = float((away.double() * centre).sum())
-    found = torch.tensor([distance, along, _norm(centre)], dtype=torch.float64)
+    cosine = _put_into_rows(records, i, sketches, share, momentum)
+    if known_before and cosine is not None:
+        _update_curvature(records, i, cosine, momentum)
+    found = torch.tensor([distance, sums[2], math.sqrt(sums[3])], dtype=torch.float64)
     return Position(*found.unbind())
 
 
-def _norm(vector: Tensor) -> float:
-    return float(torch.linalg.vector_norm(vector, dtype=torch.float64))
+def _sketched(
+    sketch: Sketch, centre: Tensor, arrival: Arrival, size: int
+) -> tuple[Float[np.ndarray, "3 k"], list[float]]:
+    """Sketches of the upload, of the centre and of the model; and the products of the first two."""
+    ranges = ranges_of(-(-len(centre) // size), len(centre))
+    sketches = np.zeros((ranges.blocks, SKETCHES, size), np.float32)
+    sums = np.zeros((ranges.blocks, PRODUCTS))
+    given = arrival.gradient.contiguous(), centre, arrival.base.contiguous(), *sketch
+    places = [*(tensor.data_ptr() for tensor in given), address(sketches), address(sums)]
+    run = sketch_pass()
+    ranges.run(lambda *numbers: run(*places, size, *numbers))
+    return sketches.sum(axis=0) if ranges.blocks > 1 else sketches[0], sums.sum(axis=0).tolist()
 
 
-def combined(one: Tensor, of_one: float, other: Tensor, of_other: float) -> Tensor:
-    """The sum of two vectors, each times a number, in their dtype."""
-    if 0 < abs(of_other) < _SMALLEST:
-        return (one.double() * of_one + other.double() * of_other).to(one.dtype)
-    return (one * of_one).add_(other, alpha=of_other)
+def _use_reference(centre: Tensor) -> bool:
+    return centre.dtype != torch.float32
 
 
-def _compare(
-    records: Records, i: int, upload: np.ndarray, base: np.ndarray, momentum: float
-) -> None:
-    """See `core.clipping`; the statistics are those of `core.curvature.update_curvature`."""
-    moved = (base - records.base.numpy()[i]).astype(np.float64)
-    changed = (upload - records.last.numpy()[i]).astype(np.float64)
-    change, norm = (math.sqrt(v @ v) for v in (changed, upload.astype(np.float64)))
-    lengths = math.sqrt(moved @ moved) * change
-    if lengths > 0 and change > clipping.ROUNDING * norm:
-        mean, variance, count = (kind.numpy() for kind in records.curvature)
-        rate = max(1 / (count[i] + 1), 1 - momentum)
-        deviation = moved @ changed / lengths - mean[i]
-        mean[i] += rate * deviation
-        variance[i] = (1 - rate) * (variance[i] + rate * deviation**2)
-        count[i] += 1
-
-
-def _average(
-    records: Records, i: int, upload: np.ndarray, base: np.ndarray, share: float, momentum: float
-) -> None:
+def _put_into_rows(
+    records: Records, i: int, sketches: Float[np.ndarray, "3 k"], share: float, momentum: float
+) -> float | None:
+    """Renew the rows of a client; the cosine between the model's move and the upload's change."""
     uploads, kept = records.uploads.numpy(), records.kept.numpy()
+    # A plain mean of the first uploads, so that the very first does not count for long.
     before = min(uploads[i] / (uploads[i] + 1), momentum)
-    history = records.history.numpy()[i]
-    history += (upload - history) * history.dtype.type(1 - before)
     kept[i] = share + before * (kept[i] - share)
-    records.last.numpy()[i], records.base.numpy()[i] = upload, base
     uploads[i] += 1
+    size, products = sketches.shape[1], np.zeros(PRODUCTS)
+    rows = (records.last, records.base, records.history)
+    places = [address(sketches) + 4 * size * k for k in range(SKETCHES)]
+    places += [table.data_ptr() + 4 * size * i for table in rows]
+    record_pass()(*places, address(products), share, before, size)
+    moved, changed, both, norm = products.tolist()
+    lengths = math.sqrt(moved) * math.sqrt(changed)
+    told = lengths > 0 and math.sqrt(changed) > clipping.ROUNDING * math.sqrt(norm)
+    return both / lengths if told else None
+
+
+def _update_curvature(records: Records, i: int, cosine: float, momentum: float) -> None:
+    """See `core.curvature.update_curvature`."""
+    mean, variance, count = (kind.numpy() for kind in records.curvature)
+    rate = max(1 / (count[i] + 1), 1 - momentum)
+    deviation = cosine - mean[i]
+    mean[i] += rate * deviation
+    variance[i] = (1 - rate) * (variance[i] + rate * deviation**2)
+    count[i] += 1
+
+
+def call_panel(panels: Panels, every: int) -> tuple[Tensor, Tensor]:
+    """See `kernels.operations.call_panel`."""
+    now = int(panels.arrivals)
+    if num_panels(len(panels.order)) > 1 and now % every == 0:
+        return reference.call_panel(panels, every)
+    panels.arrivals.fill_(now + 1)
+    return panels.order, FLAGS[now % every == 0]
 
 
 def judge_clients(
@@ -127,51 +155,47 @@ def weigh_step(
     records: Records, standing: Standing, client: Tensor, position: Position
 ) -> StepWeights:
     """See `kernels.operations.weigh_step`."""
-    known, clients = records.known.numpy(), len(records.known)
+    clients, known = len(records.known), int(np.count_nonzero(records.known.numpy()))
     trust, pace = float(standing.trust.numpy()[int(client)]), _spend_pace(standing, known, client)
     mean_trust = standing.mean_trust.numpy()
     mean_trust += clipping.RATE * pace * (trust - mean_trust)
-    distances, norm = np.where(known, records.distances.numpy(), 0.0), _median_norm(records, known)
+    distances, norm = records.distances.numpy(), lower_median(records.norms.numpy())
     radius = min(lower_median(distances), norm)
     shorter = np.minimum(distances, radius).sum()
     stretch = np.minimum(distances, 2 * radius).sum() / max(shorter, TINY) if shorter > 0 else 1.0
     distance, along, centre = (float(number) for number in position)
     length = min(distance, radius) / max(distance, TINY)
     factor = trust * pace / max(float(mean_trust), clipping.SHORTEST)
-    ready = factor > 0 and 2 * int(known.sum()) > clients
+    ready = factor > 0 and 2 * known > clients
     towards = clipping.TOWARDS / clients * trust * pace * length if ready else 0.0
     moved = math.sqrt(max(centre**2 + 2 * towards * along + (towards * distance) ** 2, 0.0))
     shrink = 2 * norm / max(moved, TINY) if towards > 0 and moved > 2 * norm else 1.0
     numbers = [trust, pace, stretch * factor * (1 - length), stretch * factor * length]
     numbers += [shrink * (1 - towards), shrink * towards]
     found = torch.tensor(numbers, dtype=torch.float64)
-    counts = torch.tensor(trust * pace >= clipping.COUNTED)
-    return StepWeights(found[0], found[1], counts, torch.tensor(ready), found[2:4], found[4:])
+    counts = FLAGS[trust * pace >= clipping.COUNTED]
+    return StepWeights(found[0], found[1], counts, FLAGS[ready], found[2:4], found[4:])
 
 
-def _spend_pace(standing: Standing, known: np.ndarray, client: Tensor) -> float:
+def _spend_pace(standing: Standing, known: int, client: Tensor) -> float:
     """See `core.clipping`."""
     earned, i = standing.earned.numpy(), int(client)
     if len(earned) == 1:
         return float(earned[0])
     saved = float(earned[i])
     spent = min(saved, 1.0)
-    np.minimum(earned + clipping.PACE / max(int(known.sum()) - 1, 1), clipping.SAVED, out=earned)
+    np.minimum(earned + clipping.PACE / max(known - 1, 1), clipping.SAVED, out=earned)
     earned[i] = saved - spent
     return spent
 
 
-def _median_norm(records: Records, known: np.ndarray) -> float:
-    return lower_median(np.where(known, records.norms.numpy(), 0.0))
-
-
 def take_step(centre: Tensor, upload: Tensor, weights: StepWeights) -> Tensor:
     """See `kernels.operations.take_step`."""
-    direction = combined(centre, *_between(weights.direction, upload))
-    centre.copy_(combined(centre, *_between(weights.centre, upload)))
+    if _use_reference(centre):
+        return reference.take_step(centre, upload, weights)
+    direction, run = torch.empty_like(centre), step_pass()
+    ranges = ranges_of(-(-len(centre) // _TILE), len(centre))
+    places = [tensor.data_ptr() for tensor in (centre, upload.contiguous(), direction)]
+    shares = weights.direction.tolist() + weights.centre.tolist()
+    ranges.run(lambda size, _, *tiles: run(*places, *shares, size, _TILE, *tiles))
     return direction
-
-
-def _between(shares: Tensor, upload: Tensor) -> tuple[float, Tensor, float]:
-    of_centre, of_upload = shares.tolist()
-    return of_centre, upload, of_upload
