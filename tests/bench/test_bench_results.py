@@ -85,9 +85,9 @@ def test_defences_are_measured_where_they_exist():
 def test_floor_of_trust_clipping_grows_with_parameters_and_not_with_clients():
     jobs = plan(Scope((10, 20), (1000, 5000), (3,)), CPU)
     found = {(j.case.clients, j.case.parameters): j for j in jobs if j.method == "trust_clipping"}
-    # Upload, centre, model, order and signs for the sketches; two vectors in, two out for the step.
+    # Upload, centre, model and signs for the sketches; two vectors in, two out for the step.
     assert {case: job.floor_bytes for case, job in found.items()} == {
-        (clients, parameters): (3 * 4 + 4 + 1 + 4 * 4) * parameters
+        (clients, parameters): (3 * 4 + 1 + 4 * 4) * parameters
         for clients in (10, 20)
         for parameters in (1000, 5000)
     }

@@ -25,9 +25,9 @@ _REPLICAS = 8
 _MOST_OF_FREE = 0.6  # of the memory that is free, for what a job is known to need
 # Room beside what is known: temporary vectors of a step; sorted copies and their indices.
 _VECTORS_OF_A_STEP, _COPIES_OF_A_MEDIAN = 20, 5
-# What trust clipping moves per parameter: for a sketch it reads upload, centre, model, order and a
-# sign of one byte; for the step centre and upload once more, and it writes centre and direction.
-_CLIPPING_BYTES = (4 * FLOAT_BYTES + 1) + 4 * FLOAT_BYTES
+# What trust clipping moves per parameter: for sketches it reads upload, centre, model and a sign of
+# one byte; for the step centre and upload once more, and it writes centre and direction.
+_CLIPPING_BYTES = (3 * FLOAT_BYTES + 1) + 4 * FLOAT_BYTES
 _SKETCHES = 3  # that it keeps of each client
 
 
