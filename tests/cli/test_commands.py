@@ -11,7 +11,7 @@ from secureafl.cli.app import app
 def test_run_leaves_a_whole_folder_and_prints_a_table(cli):
     done = cli("run", "tiny.toml", "--attack", "sign_flip", "--out", "out")
     assert done.returncode == 0, done.stderr
-    assert "secure_afl" in done.stdout
+    assert "trust_clipping" in done.stdout
     assert "sign_flip" in done.stdout
     assert "round 40/40" in done.stderr
     names = {path.name for path in (cli.folder / "out").iterdir()}
