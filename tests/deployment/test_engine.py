@@ -141,5 +141,6 @@ def test_a_thousand_clients_cost_what_benchmark_and_formula_say(
         f" peak {peak / 1e9:.2f} GB, formula {formula / 1e9:.2f} GB"
     )
     assert len({line["client"] for line in arrivals}) == CLIENTS
-    assert step < 1.5 * predicted  # by the clock, while clients train and the engine is busy
+    # By the clock, while clients train and the engine is busy; a short step mostly waits for it.
+    assert step < 1.5 * predicted + 0.01
     assert formula < peak < formula + 3e9  # the app, and a thousand models on their way
