@@ -26,7 +26,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(VENV)/ready
-	$(BIN)/secureafl compare experiments/quick.toml --defenses async_sgd,secure_afl_hardened
+	$(BIN)/secureafl compare experiments/quick.toml --defenses async_sgd,trust_clipping
 
 demo-deploy: $(VENV)/ready
 	$(BIN)/python scripts/demo_deploy.py runs/demo-deploy-$$(date +%H%M%S)

@@ -85,9 +85,7 @@ def main() -> None:
     parser.add_argument("--staleness", type=int, default=10)
     parser.add_argument("--seeds", default="0,1")
     parser.add_argument("--attack", default="none")
-    parser.add_argument(
-        "--defenses", default="async_sgd,secure_afl,secure_afl_hardened,trust_clipping"
-    )
+    parser.add_argument("--defenses", default="async_sgd,secure_afl,trust_clipping")
     for line in lines(parser.parse_args()):
         print(line, flush=True)
 

@@ -20,7 +20,7 @@ from secureafl.simulation.simulator import Simulation
 from secureafl.sweep.sharing import shared_gpu
 from secureafl.tasks import faster
 
-DEFENSES = ("async_sgd", "secure_afl", "secure_afl_hardened")
+DEFENSES = ("async_sgd", "secure_afl", "trust_clipping")
 KERNEL = faster.cnn_gradient
 
 

@@ -99,7 +99,7 @@ def shares(run: Simulation, rounds: int) -> str:
 def main() -> None:
     """Time every defence and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
-    parser.add_argument("--defenses", nargs="+", default=["async_sgd", "secure_afl_hardened"])
+    parser.add_argument("--defenses", nargs="+", default=["async_sgd", "trust_clipping"])
     parser.add_argument("--rounds", type=int, default=2000)
     parser.add_argument("--attack", default="none")
     given = parser.parse_args()

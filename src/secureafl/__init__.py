@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from secureafl.core.server import Upload as Upload
     from secureafl.core.shares import require_minority as require_minority
     from secureafl.core.shares import whole_clients as whole_clients
-    from secureafl.core.trust import lower_median as lower_median
     from secureafl.core.types import Arrival as Arrival
     from secureafl.core.types import AttackContext as AttackContext
     from secureafl.core.types import AttackerView as AttackerView
@@ -74,6 +73,7 @@ if TYPE_CHECKING:
     from secureafl.library.running import compare as compare
     from secureafl.library.running import run as run
     from secureafl.library.running import run_grid as run_grid
+    from secureafl.linalg.rows import lower_median as lower_median
     from secureafl.linalg.rows import masked as masked
     from secureafl.linalg.rows import mean_of as mean_of
     from secureafl.linalg.rows import median_of as median_of
@@ -109,7 +109,6 @@ _NAMES = {
     "core.schedule": "Schedule",
     "core.server": "Server ServerState Upload",
     "core.shares": "require_minority whole_clients",
-    "core.trust": "lower_median",
     "core.types": (
         "Arrival AttackContext AttackerView ClientGradients Data Decision Entry Inner "
         "RootData SecantProducts ServerSnapshot ServerView"
@@ -120,7 +119,7 @@ _NAMES = {
     "library.redteaming": "RedTeamResult red_team",
     "library.results": "RunResult RunResults",
     "library.running": "compare run run_grid",
-    "linalg.rows": "masked mean_of median_of",
+    "linalg.rows": "lower_median masked mean_of median_of",
     "linalg.vectors": (
         "choose clipped computed_if cosine exact_norm exactly_scaled norm row set_row"
     ),

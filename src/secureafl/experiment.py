@@ -26,7 +26,7 @@ from secureafl.core.protocols import (
     Task,
 )
 from secureafl.core.schedule import Schedule
-from secureafl.defenses import DEFENSES, SecureAflHardened
+from secureafl.defenses import DEFENSES, TrustClipping
 from secureafl.estimators import ESTIMATORS
 from secureafl.kernels.dispatch import Kernels
 from secureafl.optimizers import OPTIMIZERS, Sgd
@@ -165,7 +165,7 @@ class Experiment:
     task: Task = field(default_factory=FashionMnist)
     partition: Partition = field(default_factory=LabelGroups)
     arrivals: ArrivalModel = field(default_factory=Uniform)
-    defense: Defense = field(default_factory=SecureAflHardened)
+    defense: Defense = field(default_factory=TrustClipping)
     attack: Attack = field(default_factory=NoAttack)
     server_optimizer: ServerOptimizer = field(default_factory=Sgd)
     server_schedule: Schedule = field(default_factory=Schedule)  # of that optimiser's moves

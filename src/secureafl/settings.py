@@ -34,18 +34,7 @@ _IMPORTED: ContextVar[Collection[str] | None] = ContextVar("imported", default=N
 DEFAULTS = "paper"  # the preset that is no change
 
 # Settings of earlier versions, by what they are called now.
-RENAMED = {
-    "weights": "client_weighting",
-    "trusted_samples": "root_samples",
-    "defense.shorten": "defense.clip_to_median_norm",
-    "defense.word_memory": "defense.short_momentum",
-    "defense.record_memory": "defense.long_momentum",
-    "defense.fading": "defense.arrival_decay",
-    "defense.crowding": "defense.similarity_penalty",
-    "defense.approval": "defense.disagreement_penalty",
-    "defense.constancy": "defense.consistency",
-    "defense.bending": "defense.curvature",
-}
+RENAMED = {"weights": "client_weighting", "trusted_samples": "root_samples"}
 
 
 def build(cls: type, given: Mapping[str, Any], tables: Mapping[type, Table], path: str = "") -> Any:
@@ -96,10 +85,7 @@ def _deeper(key: str, hints: Mapping[str, Any], tables: Mapping[type, Table], pa
 def refuse_old_names(stored: Mapping[str, Any], where: object) -> None:
     """Raise if settings that were stored by an earlier version have a name of that time."""
     for old in RENAMED:
-        table, _, key = old.rpartition(".")
-        inner = stored.get(table, {}) if table else stored
-        own = isinstance(inner, Mapping) and ":" not in str(inner.get("kind", ""))
-        if own and key in inner:
+        if old in stored:
             raise ConfigError(f"{where}: made by an earlier version; {_unknown(old, '')}")
 
 

@@ -7,12 +7,18 @@ from hypothesis import strategies as st
 from reference import attacks_adaptive as oracle
 
 from secureafl.attacks.adaptive import Adaptive
-from secureafl.attacks.blending import Colluders
 from secureafl.attacks.median_push import crafted, damage, honest_stats, smallest_best
 from secureafl.core.errors import ConfigError
 from secureafl.core.server import Server
 from secureafl.core.trees import clone, name_tensors
-from secureafl.core.types import Arrival, AttackerView, ClientGradients, ServerSnapshot, ServerView
+from secureafl.core.types import (
+    Arrival,
+    AttackContext,
+    AttackerView,
+    ClientGradients,
+    ServerSnapshot,
+    ServerView,
+)
 from secureafl.defenses import SecureAfl
 from secureafl.defenses.secure_afl import estimates, last_upload
 from secureafl.linalg.quantile import passing_bound
@@ -20,10 +26,12 @@ from secureafl.testing.driver import root_data_for
 
 CLIENTS, MALICIOUS, DIM, RATE = 7, 2, 6, 0.05
 MEMBERS = torch.arange(CLIENTS) < MALICIOUS
+ONE, LAYOUT = torch.ones(1), {"weight": (DIM,)}
+CONTEXT = AttackContext(CLIENTS, MALICIOUS, 2, (1,), ONE, ONE, LAYOUT, torch.Generator())
 DEFENSES = {
     name: pytest.param(defense, marks=pytest.mark.slow if name in SLOW_CASES else ())
     for name, defense in DEFENSE_CASES.items()
-    if name != "secure_afl_hardened"  # trusts or distrusts over time: see test_blending.py
+    if name != "trust_clipping"  # trusts or distrusts over time: see test_blending.py
 }
 for_every_defense = pytest.mark.parametrize("defense", DEFENSES.values(), ids=DEFENSES)
 seeds = st.integers(0, 10**6)
@@ -92,8 +100,7 @@ class Stream:
         self.server = Server(defense, CLIENTS, RATE, trusted)
         self.state = self.server.start(torch.from_numpy(rng.normal(size=DIM)).to(dtype))
         self.models = [self.state.weights]
-        own, trained = torch.zeros(MALICIOUS, DIM, dtype=dtype), torch.zeros(MALICIOUS, dtype=bool)
-        self.colluders = Colluders(own, trained, torch.zeros(DIM, dtype=dtype))
+        self.colluders = attack.init(CONTEXT)
         self.trained = ClientGradients(
             torch.zeros(CLIENTS, DIM, dtype=dtype), torch.zeros(CLIENTS, dtype=torch.bool), MEMBERS
         )

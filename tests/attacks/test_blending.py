@@ -1,94 +1,132 @@
+"""What `adaptive` uploads against trust clipping."""
+
 import numpy as np
 import pytest
 import torch
+from reference.trust_clipping import group_weights, novelty_weights
 
-from secureafl.attacks.blending import Colluders, blended
+from secureafl.attacks import blending
+from secureafl.attacks.adaptive import Adaptive
 from secureafl.core.server import Server, Upload
-from secureafl.core.trust import lower_median
-from secureafl.core.types import AttackerView, ClientGradients
-from secureafl.defenses import SecureAflHardened
+from secureafl.core.types import (
+    Arrival,
+    AttackContext,
+    AttackerView,
+    ClientGradients,
+    ServerSnapshot,
+    ServerView,
+)
+from secureafl.defenses import TrustClipping
 
-CLIENTS, DIM = 20, 60
+CLIENTS, DIM, RATE = 20, 60, 0.05
 MALICIOUS = np.arange(CLIENTS) % 5 == 0  # one of each kind
-
-
-def view(attacker_index, lying=MALICIOUS):
-    gradients = torch.zeros(CLIENTS, DIM)
-    trained = ClientGradients(
-        gradients, torch.ones(CLIENTS, dtype=torch.bool), torch.from_numpy(lying)
-    )
-    return AttackerView(
-        0, attacker_index, 0.05, torch.Generator(), lambda *_: gradients[0], trained
-    )
+ONE, LAYOUT = torch.ones(1), {"weight": (DIM,)}
+CONTEXT = AttackContext(CLIENTS, 4, 2, (1,), ONE, ONE, LAYOUT, torch.Generator())
 
 
 class Federation:
-    """Four kinds of honest clients on a hardened server, who differ and share a way down."""
+    """Four kinds of honest clients, who differ and share a way down, and a liar of each kind."""
 
-    def __init__(self, defense):
+    def __init__(self, strength=1.0):
         rng = np.random.default_rng(0)
-        self.rng, self.defense = rng, defense
+        self.rng, self.defense = rng, TrustClipping()
         self.centres = 2 + np.repeat(rng.normal(size=(4, DIM)), 5, axis=0)
-        self.server = Server(defense, CLIENTS, 0.02)
+        self.server = Server(self.defense, CLIENTS, RATE)
         self.state = self.server.start(torch.zeros(DIM))
-        self.colluders = Colluders(
-            torch.zeros(MALICIOUS.sum(), DIM),
-            torch.zeros(MALICIOUS.sum(), dtype=torch.bool),
-            torch.zeros(DIM),
+        self.attack = Adaptive(strength=strength)
+        self.colluders = self.attack.init(CONTEXT)
+        self.trained = ClientGradients(
+            torch.zeros(CLIENTS, DIM),
+            torch.zeros(CLIENTS, dtype=torch.bool),
+            torch.from_numpy(MALICIOUS),
         )
 
     def arrive(self, client, lying=True):
         weights, noise = self.state.weights.numpy(), 0.3 * self.rng.normal(size=DIM)
         upload = torch.from_numpy(weights - self.centres[client] + noise).float()
+        self.trained.gradients[client], self.trained.known[client] = upload, True
         if lying and MALICIOUS[client]:
-            upload = self.poisoned(int(np.cumsum(MALICIOUS)[client]) - 1, upload)
+            upload = self.poisoned(client, upload)
         self.state.ledger.lend(self.state.round, self.state.weights)
         sent = Upload(client, self.state.round, upload)
         decision, self.state = self.server.receive(self.state, sent)
         return decision
 
-    def poisoned(self, attacker_index, gradient):
-        parts = (self.defense, self.state.defense, self.colluders, gradient, view(attacker_index))
-        upload, self.colluders = blended(*parts, 1.0)
+    def poisoned(self, client, gradient):
+        weights, number = self.state.weights, int(np.cumsum(MALICIOUS)[client]) - 1
+        server = ServerView(torch.tensor(self.state.round), weights, RATE)
+        snapshot = ServerSnapshot(self.defense, self.state.defense, server)
+        draws = torch.Generator().manual_seed(self.state.round)
+        seen = (self.state.round, number, RATE, draws, lambda *_: gradient, self.trained, snapshot)
+        arrival = Arrival(torch.tensor(client), torch.tensor(0), gradient, weights)
+        upload, self.colluders = self.attack.poison_update(
+            self.colluders, arrival, AttackerView(*seen)
+        )
         return upload
 
 
-def warm(defense, lying, uploads=6):
-    federation = Federation(defense)
-    for client in federation.rng.permutation(np.repeat(np.arange(CLIENTS), uploads)):
-        federation.arrive(int(client), lying)
-    return federation
+def warm(lying, uploads=6, **given):
+    federation = Federation(**given)
+    order = federation.rng.permutation(np.repeat(np.arange(CLIENTS), uploads))
+    decisions = [(client, federation.arrive(int(client), lying)) for client in order]
+    return federation, decisions
 
 
-def test_an_upload_is_as_long_as_the_median_and_its_lie_points_back():
-    federation = warm(SecureAflHardened(), lying=False)
-    state = federation.state.defense
-    gradient = torch.from_numpy(federation.rng.normal(size=DIM)).float()
-    upload = federation.poisoned(0, gradient)
-    usual = lower_median(state.stats.norms, state.sent.known)
-    assert float(upload.norm()) <= 1.01 * float(usual) * 2**0.5
-    honest = state.recent_update[torch.from_numpy(~MALICIOUS)].mean(dim=0)
-    assert upload @ honest < gradient @ honest * (usual / gradient.norm())
+@pytest.mark.parametrize("strength", [1.0, 0.3])
+def test_an_upload_is_own_gradient_and_the_reversed_honest_mean_in_the_shares_decided(strength):
+    federation, _ = warm(lying=True, strength=strength)
+    share = strength * float(federation.colluders.share)
+    gradient = federation.trained.gradients[5]
+    upload = federation.poisoned(5, gradient).double().numpy()
+    rows = federation.trained.gradients[~MALICIOUS].double().numpy()
+    slow = federation.colluders.state.reference.numpy()
+    own = gradient.double().numpy() / np.linalg.norm(gradient.double().numpy())
+    wanted = np.sqrt(1 - share**2) * own - share * slow / np.linalg.norm(slow)
+    wanted *= np.linalg.norm(rows, axis=1).max() / np.linalg.norm(wanted)
+    np.testing.assert_allclose(upload, wanted, rtol=1e-4, atol=1e-4)
 
 
-def test_where_nothing_is_checked_the_whole_upload_is_poisoned():
-    defense = SecureAflHardened(similarity_penalty=0.0, disagreement_penalty=0.0, curvature=False)
-    federation = warm(defense, lying=False)
-    gradient = torch.from_numpy(federation.rng.normal(size=DIM)).float()
-    upload = federation.poisoned(0, gradient)
-    honest = federation.state.defense.recent_update[torch.from_numpy(~MALICIOUS)].mean(dim=0)
-    assert torch.cosine_similarity(upload, -honest, dim=0) == pytest.approx(1, abs=0.05)
+def gain_of(share, rows, aim):
+    """What the liars' part of the trust is worth to them, if they send such mixtures."""
+    mixed = rows.copy()
+    mixed[MALICIOUS] = np.sqrt(1 - share**2) * rows[MALICIOUS] + share * aim
+    weights = np.multiply(novelty_weights(list(mixed)), group_weights(list(mixed)))
+    return share * weights[MALICIOUS].sum() / weights.sum()
 
 
-def test_the_model_is_held_back():
+@pytest.mark.parametrize(("common", "best"), [(0.0, 0.7), (0.3, 0.8), (2.0, 0.9)])
+def test_the_share_is_the_one_that_reaches_the_model_with_the_most_weight(common, best):
+    rng = np.random.default_rng(1)
+    rows = (rng.normal(size=(CLIENTS, DIM)) + common * rng.normal(size=DIM)) / DIM**0.5
+    aim = -rows[~MALICIOUS].mean(axis=0) / np.linalg.norm(rows[~MALICIOUS].mean(axis=0))
+    parts, all_known = np.vstack([rows, aim]), torch.ones(CLIENTS, dtype=torch.bool)
+    products, malicious = torch.from_numpy(parts @ parts.T), torch.from_numpy(MALICIOUS)
+    found = blending._best_share(products, all_known, malicious)
+    gains = {share: gain_of(share, rows, aim) for share in np.arange(9, 1, -1) / 10}
+    assert gains[found] == pytest.approx(max(gains.values()))
+    assert found == best
+
+
+def test_where_nothing_is_checked_most_of_an_upload_is_poisoned(monkeypatch):
+    monkeypatch.setattr(blending, "peer_weights", lambda gram, known: known.double())
+    federation, _ = warm(lying=True)
+    assert float(federation.colluders.share) == 0.9
+
+
+def test_liars_are_trusted_and_the_model_is_held_back():
     away = []
     for lying in (True, False):
-        federation = warm(SecureAflHardened(), lying, uploads=20)
+        federation, decisions = warm(lying, uploads=20)
         goal = federation.centres[~MALICIOUS].mean(axis=0)
         away.append(np.linalg.norm(federation.state.weights.numpy() - goal))
-    assert away[0] > 1.5 * away[1]
+        late = [bool(d.accepted) for client, d in decisions[200:] if MALICIOUS[client]]
+        assert np.mean(late) > 0.5
+    assert away[0] > 1.2 * away[1]
 
 
 def test_before_anybody_honest_is_known_the_gradient_is_uploaded():
-    federation, gradient = Federation(SecureAflHardened()), torch.ones(DIM)
-    assert torch.equal(federation.poisoned(1, gradient), gradient)
+    federation, gradient = Federation(), torch.ones(DIM)
+    federation.trained.known[5], federation.trained.gradients[5] = True, gradient
+    assert torch.equal(federation.poisoned(5, gradient), gradient)
+    federation.trained.known[0], federation.trained.gradients[0] = True, gradient
+    assert torch.equal(federation.poisoned(0, gradient), gradient)

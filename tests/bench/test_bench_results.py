@@ -78,8 +78,21 @@ def test_a_gpu_also_gets_replicas():
 
 def test_defences_are_measured_where_they_exist():
     names = [job.method for job in plan(Scope((10,), (1000,), (3,), quick=True), CPU)]
-    assert names[:4] == ["plain", "secure_afl", "secure_afl_hardened", "async_sgd"]
+    assert names[:4] == ["plain", "secure_afl", "trust_clipping", "async_sgd"]
     assert len(names) == len(set(names))
+
+
+def test_floor_of_trust_clipping_grows_with_parameters_and_not_with_clients():
+    jobs = plan(Scope((10, 20), (1000, 5000), (3,)), CPU)
+    found = {(j.case.clients, j.case.parameters): j for j in jobs if j.method == "trust_clipping"}
+    # Upload, centre, model and signs for the sketches; two vectors in, two out for the step.
+    assert {case: job.floor_bytes for case, job in found.items()} == {
+        (clients, parameters): (3 * 4 + 1 + 4 * 4) * parameters
+        for clients in (10, 20)
+        for parameters in (1000, 5000)
+    }
+    more = found[20, 5000].needed_bytes - found[10, 5000].needed_bytes
+    assert more == 10 * 3 * 4096 * 4  # three sketches of each further client
 
 
 @pytest.mark.parametrize(("free", "fits"), [(100, True), (99, False)])

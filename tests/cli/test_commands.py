@@ -11,7 +11,7 @@ from secureafl.cli.app import app
 def test_run_leaves_a_whole_folder_and_prints_a_table(cli):
     done = cli("run", "tiny.toml", "--attack", "sign_flip", "--out", "out")
     assert done.returncode == 0, done.stderr
-    assert "secure_afl" in done.stdout
+    assert "trust_clipping" in done.stdout
     assert "sign_flip" in done.stdout
     assert "round 40/40" in done.stderr
     names = {path.name for path in (cli.folder / "out").iterdir()}
@@ -60,7 +60,7 @@ def test_default_folders_never_collide(cli):
         assert cli("run", "tiny.toml", "--rounds", 3, "--quiet").returncode == 0
     names = sorted(path.name for path in (cli.folder / "runs").iterdir())
     assert names == [
-        f"reference.tiny_task.TinyTask-secure_afl_hardened-none-seed0{end}" for end in ("", "-2")
+        f"reference.tiny_task.TinyTask-trust_clipping-none-seed0{end}" for end in ("", "-2")
     ]
 
 

@@ -115,7 +115,7 @@ def test_checkpoint_of_another_experiment_is_refused(cli, stopped):
     shutil.copy(stopped / "experiment.toml", cli.folder / "other.toml")
     text = (stopped / "experiment.toml").read_text()
     (stopped / "experiment.toml").write_text(
-        text.replace('kind = "secure_afl_hardened"', 'kind = "secure_afl"')
+        text.replace('kind = "trust_clipping"', 'kind = "secure_afl"')
     )
     assert "error: " in cli.refused("resume", "out", apart=True)
 

@@ -42,7 +42,7 @@ def test_page_of_nothing_shows_what_is_missing(cli):
     done = cli("reproduce", "main", "--page-only", "--out", "out")
     assert done.returncode == 0, done.stderr
     assert "11 of 11 cells of SecureAFL are missing." in done.stdout
-    assert "11 of 11 cells of SecureAFL hardened are missing." in done.stdout
+    assert "11 of 11 cells of Trust clipping are missing." in done.stdout
     page = (cli.folder / "out" / "report" / "index.html").read_text()
     assert page.count('class="cell missing"') == 99
 

@@ -10,7 +10,7 @@ pytest.importorskip("duckdb")
 @pytest.fixture
 def two_runs(make_run):
     make_run("one", defense="async_sgd")
-    make_run("two", defense="secure_afl_hardened")
+    make_run("two", defense="trust_clipping")
 
 
 @pytest.mark.usefixtures("two_runs")
@@ -19,7 +19,7 @@ def test_without_a_query_names_and_errors_are_readable(cli, columns):
     cli.environment["COLUMNS"] = columns
     code, out, _ = cli.run_here("results")
     assert code == 0
-    words = ("runs/one", "defense", "async_sgd", "secure_afl_hardened", "gaussian", "0.25")
+    words = ("runs/one", "defense", "async_sgd", "trust_clipping", "gaussian", "0.25")
     assert [word for word in words if word not in out] == []
 
 
@@ -29,7 +29,7 @@ def test_more_columns_than_fit_are_printed_a_line_each(cli):
     assert code == 0
     values = [line.split() for line in out.splitlines() if line]
     assert ["defense", "async_sgd"] in values
-    assert ["defense", "secure_afl_hardened"] in values
+    assert ["defense", "trust_clipping"] in values
     assert sum(words[0] == "run" for words in values) == 2
 
 

@@ -14,7 +14,7 @@ from command import TESTS
 from deployment import small_clothes
 
 from secureafl.core.server import Server, Upload
-from secureafl.defenses import SecureAfl, SecureAflHardened
+from secureafl.defenses import SecureAfl, TrustClipping
 from secureafl.runs.layout import read_json
 from secureafl.toml import write_toml
 
@@ -64,7 +64,7 @@ def error_of(run):
     return read_json(run / "result.json")["metrics"]["ter"]["late_mean"]
 
 
-@pytest.mark.parametrize("defense", ["secure_afl", "secure_afl_hardened"])
+@pytest.mark.parametrize("defense", ["secure_afl", "trust_clipping"])
 def test_four_of_twenty_malicious_hurt_async_sgd_and_not_us(tmp_path, defense):
     found = {}
     for name, attack in {"none": "none", **ATTACKS}.items():
@@ -105,14 +105,14 @@ PUBLISHED = ("deployment.small_clothes:SmallClothes", small_clothes.PARAMETERS)
 
 
 @pytest.mark.parametrize(
-    ("name", "defense", "vectors", "task", "parameters"),
+    ("name", "defense", "kept", "task", "parameters"),
     [
-        ("secure_afl_hardened", SecureAflHardened(), 4, "fashion_mnist", 139_960),
-        ("secure_afl", SecureAfl(), 8, *PUBLISHED),
+        ("trust_clipping", TrustClipping(), 3 * 4096, "fashion_mnist", 139_960),
+        ("secure_afl", SecureAfl(), 8 * small_clothes.PARAMETERS, *PUBLISHED),
     ],
 )
 def test_a_thousand_clients_cost_what_benchmark_and_formula_say(
-    tmp_path, name, defense, vectors, task, parameters
+    tmp_path, name, defense, kept, task, parameters
 ):
     run = learnt(
         tmp_path,
@@ -134,12 +134,13 @@ def test_a_thousand_clients_cost_what_benchmark_and_formula_say(
     )
     torch.set_num_threads(1)
     predicted, peak = step_seconds(defense, parameters), result["peak_memory_bytes"]
-    formula = CLIENTS * vectors * parameters * 4
+    formula = CLIENTS * kept * 4
     print(
         f"{name}: step {step:.3f} s, alone {predicted:.3f} s; {cpu:.3f} s of that on its core, the"
         f" rest waiting for it; {whole:.3f} s with its journal;"
         f" peak {peak / 1e9:.2f} GB, formula {formula / 1e9:.2f} GB"
     )
     assert len({line["client"] for line in arrivals}) == CLIENTS
-    assert step < 1.5 * predicted  # by the clock, while clients train and the engine is busy
+    # By the clock, while clients train and the engine is busy; a short step mostly waits for it.
+    assert step < 1.5 * predicted + 0.01
     assert formula < peak < formula + 3e9  # the app, and a thousand models on their way

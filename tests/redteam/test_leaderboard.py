@@ -120,7 +120,7 @@ def test_entries_are_read_from_files_and_folders(tmp_path):
 
 def changed(path, value):
     """An outcome with one value changed."""
-    one = copy.deepcopy(outcome("secure_afl_hardened", 0.2))
+    one = copy.deepcopy(outcome("trust_clipping", 0.2))
     *above, last = path.split(".")
     inner = one
     for key in above:
@@ -134,7 +134,7 @@ def changed(path, value):
     [
         ("plan.base.rounds", 500, r"not in the paper's setting \(its rounds\)"),
         ("plan.base.malicious", 10, r"not in the paper's setting \(its malicious\)"),
-        ("plan.base.defense.curvature", False, r"\(its defense.curvature\)"),
+        ("plan.base.defense.momentum", 0.5, r"\(its defense.momentum\)"),
         ("plan.base.defense.fading", 0.8, "cannot be asked for today .*fading.*; search again"),
         ("plan.base.defense.kind", "museum", "cannot be asked for today .*museum"),
         ("plan.held_out", [101, 102], "fewer than 3 held-out seeds"),

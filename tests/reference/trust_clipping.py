@@ -1,8 +1,30 @@
 """Trust clipping with lists and loops; every history is a whole vector, nothing is sketched."""
 
+import math
+
 import numpy as np
 from reference.arrivals import Outcome, at_most
-from reference.secure_afl_hardened import curvature_weights, lower_median
+
+
+def lower_median(values):
+    """The middle one, the smaller of two."""
+    return sorted(values)[(len(values) - 1) // 2]
+
+
+def curvature_weights(stats, memory, among, credit):
+    """Weights from the cosines between the model's moves and the uploads' changes."""
+    median = [c["mean"] for c, a in zip(stats, among, strict=True) if a and c["count"] >= 3]
+    median = lower_median(median) if median else math.inf
+    weights = []
+    for client, there in zip(stats, among, strict=True):
+        if not there or client["count"] < 3 or not 0 < median < math.inf:
+            weights.append(1.0)
+            continue
+        number = min(client["count"], round((1 + memory) / (1 - memory)))
+        error = math.sqrt(client["variance"] / number)
+        ratio = (client["mean"] + credit * error) / median
+        weights.append(min(max((ratio - 0.25) / 0.5, 0.0), 1.0))
+    return weights
 
 
 def ridge_fit(target, others, ridge):

@@ -82,7 +82,7 @@ def test_page_knows_all_cells_before_anything_ran(tmp_path):
     assert len(sheet.cells) == 9 * 11
     assert {cell.comparison for cell in sheet.cells.values()} == {"missing"}
     assert sheet.cells["secure_afl", "scaling"].paper == {"ter": 0.18, "asr": 0.07}
-    assert sheet.cells["secure_afl_hardened", "scaling"].paper == {"ter": 0.18, "asr": 0.07}
+    assert sheet.cells["trust_clipping", "scaling"].paper == {"ter": 0.18, "asr": 0.07}
     assert brief.warnings == []
 
 

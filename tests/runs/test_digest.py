@@ -77,7 +77,7 @@ def test_long_staleness_is_drawn_with_few_bars():
     assert bars[37 * 99 // width] > 0
 
 
-def test_trust_is_what_the_hardened_rule_is_read_by():
+def test_trust_is_what_a_rule_that_weighs_is_read_by():
     digest = Digest()
     found = [arrival(0, 3, scores={"weight": 0.2, "norm": 1.0})]
     digest.add(parse(lines(found).encode().splitlines()).events)

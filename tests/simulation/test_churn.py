@@ -80,7 +80,7 @@ def test_memory_holds_exactly_the_clients_heard_of_lately(forget_after):
         simulation.advance()
         now = simulation.round
         lately = set(simulation.trace.client[max(0, now - forget_after) : now].tolist())
-        known = simulation.defense_state.sent.known
+        known = simulation.defense_state.records.known
         assert set(torch.nonzero(known).flatten().tolist()) == lately
 
 

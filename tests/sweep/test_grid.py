@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from secureafl.attacks import Gaussian, Scaling, SignFlip
 from secureafl.core.errors import ConfigError
-from secureafl.defenses import AsyncSgd, Kardam, SecureAfl, SecureAflHardened
+from secureafl.defenses import AsyncSgd, Kardam, SecureAfl, TrustClipping
 from secureafl.estimators import LastUpdate
 from secureafl.sweep.grid import Grid, cross, parse_seeds, read_grid
 
@@ -148,7 +148,7 @@ def test_tables_beside_the_file_change_single_settings_of_the_same_kind(grid_fil
         ("[axes]\nseed = []", "give a list of one value or more"),
         ("[axes]\ndefense = ['kardan']", "unknown defense 'kardan'; did you mean 'kardam'"),
         ("[axes]\ndefence = ['kardam']", "unknown setting 'defence'; did you mean 'defense'"),
-        ("[axes]\ndefense.arrival_dcay = [0.5]", "did you mean 'arrival_decay'"),
+        ("[axes]\ndefense.momentun = [0.5]", "did you mean 'momentum'"),
         ("[base]\nfile = 'none.toml'", "none.toml: no such file"),
         ("[axes]\nclients = [5, 5]", "'clients5-seed0' is named twice"),
     ],
@@ -166,14 +166,14 @@ def test_setting_that_is_an_axis_cannot_be_changed():
 
 
 def test_tables_without_another_kind_change_the_base_and_do_not_replace_it():
-    base = {"training": {"learning_rate": 0.5}, "defense": {"clip_norm": 9.0}}
+    base = {"training": {"learning_rate": 0.5}, "defense": {"momentum": 0.9}}
     axes = {
         "training": [{"batch_size": 4}],
-        "defense": [{"kind": "secure_afl_hardened", "arrival_decay": 0.5}, "kardam"],
+        "defense": [{"kind": "trust_clipping", "sketch_size": 64}, "kardam"],
     }
     changed, other = Grid("", base, axes).cells().values()
     assert (changed.training.learning_rate, changed.training.batch_size) == (0.5, 4)
-    assert changed.defense == SecureAflHardened(arrival_decay=0.5, clip_norm=9.0)
+    assert changed.defense == TrustClipping(momentum=0.9, sketch_size=64)
     assert other.defense == Kardam()
 
 
@@ -190,7 +190,7 @@ VALUES = {
     "task.data_dir": st.text(
         st.characters(exclude_categories=["Cs"], exclude_characters=":"), max_size=300
     ),
-    "defense.arrival_decay": st.floats(0.01, 1),
+    "defense.momentum": st.floats(0, 0.99),
 }
 AXES = {
     key: st.lists(values, min_size=1, max_size=3, unique_by=repr) for key, values in VALUES.items()

@@ -3,9 +3,10 @@
 All malicious clients aim at one crafted update: the mean of the honest clients' updates, moved
 against the sign of their median by a number of standard deviations, no more of them than help.
 Against SecureAFL each moves there from its last upload as fast as the filter lets it, since the
-filter compares a client with itself alone; against its hardened form each mixes a poisoned
-direction with its own gradient (`attacks.blending`). Any other defence is tried, on a copy of its
-state, with uploads between the honest median and the target; the one that hurts most is uploaded.
+filter compares a client with itself alone; against trust clipping, which judges over many uploads,
+each mixes a poisoned direction with its own gradient (`attacks.blending`). Any other defence is
+tried, on a copy of its state, with uploads between the honest median and the target; the one that
+hurts most is uploaded.
 
 The crafted update is in the manner of Shejwalkar, Houmansadr, "Manipulating the Byzantine:
 optimizing model poisoning attacks and defenses for federated learning", NDSS 2021.
@@ -24,7 +25,7 @@ from secureafl.attacks.evasion import ask_defense, pass_filter
 from secureafl.attacks.median_push import MOST, crafted, honest_stats, smallest_best
 from secureafl.core.errors import require
 from secureafl.defenses.secure_afl import SecureAfl, estimates
-from secureafl.defenses.secure_afl_hardened import SecureAflHardened
+from secureafl.defenses.trust_clipping import TrustClipping
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int, Shaped
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
 class Adaptive:
     """The most harmful upload that the defence accepts.
 
-    A share `strength` of the standard deviations is used. Where no honest client is known yet, or
-    no crafted update is accepted, the honest gradient is uploaded.
+    A share `strength` is used: of the standard deviations, or of the poisoned part. Where no honest
+    client is known yet, or no crafted update is accepted, the honest gradient is uploaded.
     """
 
     knows = "defense"
@@ -75,8 +76,8 @@ class Adaptive:
         assert view.clients is not None
         assert view.snapshot is not None
         defense, kept, _ = view.snapshot
-        if isinstance(defense, SecureAflHardened):
-            return blended(defense, kept, state, arrival.gradient, view, self.strength)
+        if isinstance(defense, TrustClipping):
+            return blended(state, arrival, view, defense.momentum, self.strength)
         values, honest = _honest_values(view.clients, view.snapshot)
         stats = honest_stats(values, honest, view.clients.malicious.sum())
         deviations = smallest_best(stats) if _saturates(defense) else MOST

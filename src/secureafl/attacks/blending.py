@@ -1,117 +1,107 @@
-"""Poisoned uploads that the hardened SecureAFL trusts, made with full knowledge of its state.
+"""Poisoned uploads that trust clipping trusts, made with knowledge of its formulas.
 
 Its weak spot is that honest clients differ. An upload that is in part the malicious client's own
-gradient resembles those of honest clients with similar data, so neither the similarity penalty nor
-the disagreement penalty lowers its weight. All malicious clients use the other part in the same
-way: it points against the mean of the honest clients' recent updates, which changes slowly, so
-that the curvature of their uploads stays inconspicuous.
+gradient is explained by honest clients with similar data, agrees with no more clients than theirs
+do, and changes with the model as theirs do. All malicious clients use the other part in the same
+way: it points against a slow mean of the honest gradients. Uploads are as long as the longest
+honest one: clipping then leaves the part of them that points away from the centre. That is an
+attack from parts (`attacks.composed`); how large the poisoned part may be is found here.
 
-How large that part may be is found with the defence's own similarity weights, as if all colluders
-had uploaded such mixtures for so long that their update histories hold nothing else.
+It is found with the rule's own weights (`core.peers`), as if all colluders had uploaded such
+mixtures for so long that their update histories hold nothing else. The server's sketch and panels
+are secret: inner products are exact here, and the colluders draw a panel of their own.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from secureafl.core.trust import lower_median
-from secureafl.kernels.operations import similarity_weights
-from secureafl.linalg.rows import directions
+from secureafl.attacks.composed import Composed, State
+from secureafl.attacks.parts import honest_clients, unit
+from secureafl.core.panels import panel_size
+from secureafl.core.peers import peer_weights
+from secureafl.linalg.rows import TINY, median_of
+from secureafl.linalg.vectors import exact_norm
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
 
-    from secureafl.core.types import AttackContext, AttackerView
-    from secureafl.defenses.secure_afl_hardened import SecureAflHardened, State
+    from secureafl.core.types import Arrival, AttackContext, AttackerView
 
-_SHARES = tuple(k / 10 for k in range(10, 0, -1))  # of the poisoned part in an upload, tried
-_OWN_MOMENTUM = 0.9  # of a colluder's own gradients, per upload of its own
-_HONEST_MOMENTUM = 0.98  # of the honest clients' mean update, per malicious upload
+# Of the poisoned part in an upload, tried. With nothing of its own in it, an upload would change
+# against the curvature of a loss, as the mean that it points against changes along with it.
+_SHARES = tuple(k / 10 for k in range(9, 1, -1))
 
 
 class Colluders(NamedTuple):
     """What the malicious clients remember together."""
 
-    own: Float[Tensor, "malicious d"]  # momentum of each one's own gradients
-    trained: Bool[Tensor, " malicious"]  # those that have trained already
-    honest: Float[Tensor, " d"]  # momentum of the honest clients' mean update
+    state: State  # of the attack from parts
+    histories: Float[Tensor, "n d"]  # moving average of what each client trained
+    share: Float[Tensor, ""]  # of the poisoned part; the smallest until the first was decided
 
 
 def no_colluders(context: AttackContext) -> Colluders:
     """The state before any malicious client has trained."""
-    device = context.pixel_mean.device
-    own = torch.zeros(context.num_malicious, context.num_parameters, device=device)
-    trained = torch.zeros(context.num_malicious, dtype=torch.bool, device=device)
-    return Colluders(own, trained, torch.zeros(context.num_parameters, device=device))
+    like = context.pixel_mean
+    histories = like.new_zeros(context.num_clients, context.num_parameters)
+    share = like.new_tensor(_SHARES[-1], dtype=torch.float64)
+    return Colluders(Composed(cover="own").init(context), histories, share)
 
 
 def blended(
-    defense: SecureAflHardened,
-    kept: State,
-    colluders: Colluders,
-    gradient: Float[Tensor, " d"],
-    view: AttackerView,
-    strength: float,
+    colluders: Colluders, arrival: Arrival, view: AttackerView, momentum: float, strength: float
 ) -> tuple[Float[Tensor, " d"], Colluders]:
     """The upload of one malicious client: its own gradient mixed with the poisoned direction.
 
-    It has the median client's norm. Where no honest client is known yet it is the gradient.
+    Where no honest client is known yet it is the gradient. `momentum` is that of the rule.
     """
+    share = strength * float(colluders.share)
+    attack = Composed(cover="own", share=share, length="longest")
+    upload, state = attack.poison_update(colluders.state, arrival, view)
+    colluders = colluders._replace(state=state)
+    # One looks and decides for all: about once while every client uploads, as histories change.
+    return upload, _decided(colluders, view, momentum) if view.attacker_index == 0 else colluders
+
+
+def _decided(colluders: Colluders, view: AttackerView, momentum: float) -> Colluders:
+    """The colluders' state after a further look at what every client trained."""
     assert view.clients is not None
-    known, malicious = kept.sent.known, view.clients.malicious
-    honest = known & ~malicious
-    colluders = _after(colluders, kept, honest, gradient, view.attacker_index)
-    own, honest_direction = directions(torch.stack([gradient, colluders.honest]))
-    share = strength * _best_share(defense, kept, colluders, malicious, -honest_direction)
-    length = lower_median(kept.stats.norms, known).to(gradient.dtype)
-    mixed = length * ((1 - share**2) ** 0.5 * own - share * honest_direction)
-    return torch.where(honest.any(), mixed, gradient), colluders
-
-
-def _after(
-    colluders: Colluders, kept: State, honest: Tensor, gradient: Tensor, attacker_index: int
-) -> Colluders:
-    """The colluders' state after this gradient and the honest clients' present updates."""
-    own, trained, before = colluders
-    own[attacker_index] = torch.where(
-        trained[attacker_index],
-        torch.lerp(gradient, own[attacker_index], _OWN_MOMENTUM),
-        gradient,
-    )
-    trained[attacker_index] = True
-    mean = honest.to(gradient.dtype) @ kept.recent_update / honest.sum().clamp(min=1)
-    moved = torch.where(before.any(), torch.lerp(mean, before, _HONEST_MOMENTUM), mean)
-    return Colluders(own, trained, moved)
+    before, malicious = colluders.histories, view.clients.malicious
+    trained = view.clients.gradients.to(before.dtype)
+    first = ~before.any(dim=1, keepdim=True)
+    histories = torch.where(first, trained, torch.lerp(trained, before, momentum))
+    honest, draws = honest_clients(view), view.generator
+    members = torch.randperm(len(trained), generator=draws, device=draws.device)
+    members = members[: panel_size(len(trained))].to(trained.device)
+    length = median_of(exact_norm(honest.rows), honest.known)
+    # In lengths of an upload: as much of a history is left as its uploads have in common.
+    rows = histories[members] / torch.where(length > 0, length, 1).to(before.dtype)
+    aim = -unit(colluders.state.reference).to(before.dtype)
+    parts = torch.cat([rows, aim[None]])
+    products = (parts @ parts.T).double().cpu()  # a few dozen rows, in many short operations
+    share = _best_share(products, view.clients.known[members].cpu(), malicious[members].cpu())
+    return colluders._replace(histories=histories, share=torch.full_like(colluders.share, share))
 
 
 def _best_share(
-    defense: SecureAflHardened, kept: State, colluders: Colluders, malicious: Tensor, back: Tensor
+    products: Float[Tensor, "parts parts"],
+    known: Bool[Tensor, " members"],
+    malicious: Bool[Tensor, " members"],
 ) -> float:
-    """The share of the poisoned part at which it reaches the step with the most weight."""
-    trained = torch.zeros_like(malicious)
-    trained[malicious] = colluders.trained
-    known = kept.sent.known | trained
-    rows = trained.nonzero()[:, 0]
-    parts = torch.cat([directions(colluders.own[colluders.trained]), back[None]])
-    across, among = (parts @ kept.update_history.T).double(), (parts @ parts.T).double()
+    """The share of the poisoned part at which it reaches the model with the most weight.
+
+    The products are those of the members' histories, and of the poisoned direction as the last.
+    """
     gains = []
     for share in _SHARES:
-        mix = _mix(len(rows), share, among)
-        gram = kept.stats.gram.clone()
-        gram[rows] = mix @ across
-        gram[:, rows] = gram[rows].T
-        gram[rows[:, None], rows] = mix @ among @ mix.T
-        weights = similarity_weights(
-            gram, known, defense.similarity_penalty, defense.disagreement_penalty
-        )
-        gains.append(share * weights[rows].sum() / weights.sum().clamp(min=1e-30))
+        mix = torch.eye(len(known), len(products), dtype=products.dtype)
+        mix[malicious] *= math.sqrt(1 - share**2)
+        mix[malicious, -1] = share
+        weights = peer_weights(mix @ products @ mix.T, known)
+        gains.append(share * weights[malicious].sum() / weights.sum().clamp(min=TINY))
     return _SHARES[int(torch.stack(gains).argmax())]
-
-
-def _mix(number: int, share: float, like: Tensor) -> Float[Tensor, "number parts"]:
-    """Each malicious upload in terms of the colluders' own gradients and the poisoned direction."""
-    own = (1 - share**2) ** 0.5 * torch.eye(number, dtype=like.dtype, device=like.device)
-    return torch.cat([own, torch.full_like(own[:, :1], share)], dim=1)

@@ -20,7 +20,7 @@ from secureafl.presentation.plotting import our_style
 _LOOKS = {
     "plain": ("#D55E00", "s", "plain torch"),
     "secure_afl": ("#0072B2", "o", "secure_afl"),
-    "secure_afl_hardened": ("#56B4E9", "P", "secure_afl_hardened"),
+    "trust_clipping": ("#56B4E9", "P", "trust_clipping"),
     "async_sgd": ("#009E73", "D", "async_sgd"),
     "zeno_pp": ("#CC79A7", "^", "zeno_pp"),
     "aflguard": ("#E69F00", "v", "aflguard"),

@@ -16,7 +16,7 @@ from secureafl.bench.host import time_arrivals
 from secureafl.bench.peers import PEERS, YARDSTICK, time_peer
 from secureafl.bench.plain import time_plain
 from secureafl.core.protocols import Defense
-from secureafl.defenses import DEFENSES, SecureAfl, SecureAflHardened
+from secureafl.defenses import DEFENSES, SecureAfl, TrustClipping
 from secureafl.estimators import Lbfgs
 
 # The other defences of the paper's tables that this installation has.
@@ -25,6 +25,10 @@ _REPLICAS = 8
 _MOST_OF_FREE = 0.6  # of the memory that is free, for what a job is known to need
 # Room beside what is known: temporary vectors of a step; sorted copies and their indices.
 _VECTORS_OF_A_STEP, _COPIES_OF_A_MEDIAN = 20, 5
+# What trust clipping moves per parameter: for sketches it reads upload, centre, model and a sign of
+# one byte; for the step centre and upload once more, and it writes centre and direction.
+_CLIPPING_BYTES = (3 * FLOAT_BYTES + 1) + 4 * FLOAT_BYTES
+_SKETCHES = 3  # that it keeps of each client
 
 
 class Job(NamedTuple):
@@ -35,7 +39,7 @@ class Job(NamedTuple):
     device: torch.device
     measure: Callable[[], Timing]
     needed_bytes: int
-    floor_bytes: int | None  # read at least; None: the method stores no vectors
+    floor_bytes: int | None  # read or written at least; None: the method stores no vectors
     yardstick: str = "plain"  # the method it is compared with, in the same case
     replicas: int = 1
 
@@ -94,15 +98,20 @@ def _steps(case: Case, device: torch.device) -> list[Job]:
     jobs = _with_memory(case, device)
     case = case._replace(buffer=None)
     needed = _VECTORS_OF_A_STEP * case.parameters * FLOAT_BYTES
-    hardened = functools.partial(_time_defense, SecureAflHardened(), case, device)
-    vectors = case.values_bytes  # a step reads two of the four that it has of each client
-    jobs.append(
-        Job("secure_afl_hardened", case, device, hardened, 4 * vectors + needed, 2 * vectors)
-    )
+    jobs.append(_trust_clipping(case, device, needed))
     for name in _WITHOUT_MEMORY:
         measure = functools.partial(_time_defense, DEFENSES[name](), case, device)
         jobs.append(Job(name, case, device, measure, needed, floor_bytes=None))
     return jobs
+
+
+def _trust_clipping(case: Case, device: torch.device, of_a_step: int) -> Job:
+    defense = TrustClipping()
+    measure = functools.partial(_time_defense, defense, case, device)
+    numbers = _SKETCHES * min(defense.sketch_size, case.parameters)
+    needed = of_a_step + case.clients * numbers * FLOAT_BYTES
+    floor = _CLIPPING_BYTES * case.parameters
+    return Job("trust_clipping", case, device, measure, needed, floor)
 
 
 def _with_memory(case: Case, device: torch.device) -> list[Job]:

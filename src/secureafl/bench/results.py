@@ -51,7 +51,7 @@ class Row(NamedTuple):
     fastest: float
     slowest: float
     samples: int
-    floor_milliseconds: float | None  # to read all stored vectors once, at this bandwidth
+    floor_milliseconds: float | None  # to read or write what a step has to, at this bandwidth
     times_floor: float | None
     times_faster_than_plain: float | None  # than the yardstick: plain torch, in the same case
     state_bytes: int  # all tensors that survive an arrival

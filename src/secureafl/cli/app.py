@@ -196,7 +196,7 @@ def resume(
 
 @app.command(
     epilog="Example: secureafl compare experiments/quick.toml "
-    "--defenses async_sgd,secure_afl_hardened --attacks none,gaussian,sign_flip"
+    "--defenses async_sgd,trust_clipping --attacks none,gaussian,sign_flip"
 )
 def compare(
     file: File = None,

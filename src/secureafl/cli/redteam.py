@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from secureafl.redteam.plan import Plan
 
 EXAMPLE = (
-    "Example: secureafl redteam secure_afl_hardened --malicious 0.2 --budget 200, "
+    "Example: secureafl redteam trust_clipping --malicious 0.2 --budget 200, "
     "or: secureafl redteam my_defense:NormBound --fast, "
     "or several side by side: secureafl redteam norm_clipping,kardam --malicious 0.2,0.4"
 )

@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from secureafl.core.server import LARGEST_NORM
-from secureafl.core.trust import (
-    TINY,
+from secureafl.core.curvature import (
     CurvatureStats,
     curvature_weights,
-    lower_median,
     no_curvature,
-    rise,
     update_curvature,
 )
+from secureafl.core.server import LARGEST_NORM
+from secureafl.linalg.rows import TINY, lower_median, rise
 from secureafl.linalg.sketch import Sketch, sketched
 from secureafl.linalg.vectors import exact_norm, exactly_scaled, row, set_row
 

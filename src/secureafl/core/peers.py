@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from secureafl.core.trust import TINY, centred, cosines, lower_median, rise
+from secureafl.linalg.rows import TINY, lower_median, rise
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -97,6 +97,23 @@ def group_weights(gram: Float[Tensor, "n n"], known: Bool[Tensor, " n"]) -> Floa
             of_one_mind = 2 * (agreement > MAJORITY).sum(dim=1) >= known.sum()
         weights = torch.where(known, torch.where(of_one_mind, 1, weights), 0)
     return weights
+
+
+def cosines(
+    products: Float[Tensor, "n n"], known: Bool[Tensor, " n"], smallest: float = TINY
+) -> Float[Tensor, "n n"]:
+    """Cosines from inner products, 0 for clients that are not known.
+
+    Squared lengths below `smallest` are taken for that.
+    """
+    scale = torch.where(known, products.diagonal().clamp(min=smallest).rsqrt(), 0)
+    return products * scale[:, None] * scale
+
+
+def centred(products: Float[Tensor, "n n"], centre: Float[Tensor, " n"]) -> Float[Tensor, "n n"]:
+    """Inner products as seen from the mean with these weights."""
+    along = products @ centre
+    return products - along[:, None] - along + centre @ along
 
 
 def _confirmed(directions: Float[Tensor, "n n"], known: Bool[Tensor, " n"]) -> Float[Tensor, "n n"]:

@@ -14,7 +14,6 @@ from secureafl.defenses.kardam import Kardam
 from secureafl.defenses.norm_clipping import NormClipping
 from secureafl.defenses.sageflow import Sageflow
 from secureafl.defenses.secure_afl import SecureAfl
-from secureafl.defenses.secure_afl_hardened import SecureAflHardened
 from secureafl.defenses.trust_clipping import TrustClipping
 from secureafl.defenses.weighted_ctma import WeightedCtma
 from secureafl.defenses.zeno_pp import ZenoPp
@@ -33,7 +32,6 @@ DEFENSES: dict[str, type[Defense]] = {
     "norm_clipping": NormClipping,
     "sageflow": Sageflow,
     "secure_afl": SecureAfl,
-    "secure_afl_hardened": SecureAflHardened,
     "trust_clipping": TrustClipping,
     "weighted_ctma": WeightedCtma,
     "zeno_pp": ZenoPp,

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from secureafl.core.trust import lower_median
 from secureafl.core.types import Arrival, Decision, ServerView
+from secureafl.linalg.rows import lower_median
 from secureafl.linalg.vectors import clipped, exact_norm, set_row
 
 if TYPE_CHECKING:

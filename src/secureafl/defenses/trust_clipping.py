@@ -6,7 +6,7 @@ may do is limited in three ways:
 - distance: it is no further from a moving average of the steps, the *centre*, than the median
   client's last upload was, nor than that was long. Nobody moves the model before more than half of
   the clients are known;
-- trust (`core.peers`, and curvature as in `core.trust`): a client whose history nobody else can
+- trust (`core.peers` and `core.curvature`): a client whose history nobody else can
   explain counts less, and so does one of an unusually large group that agrees; a client whose
   uploads change against the curvature of a loss, as reversed gradients do, or are cut to next to
   nothing time after time, does not count;

@@ -34,7 +34,6 @@ from secureafl.kernels.cpu_code import (
 from secureafl.kernels.cpu_lbfgs import lbfgs_pass
 from secureafl.kernels.cpu_peers import peer_weights
 from secureafl.kernels.cpu_threads import Ranges, ranges_of
-from secureafl.kernels.cpu_trust import similarity_weights, update_stats, weigh_clients
 from secureafl.kernels.llvm import address
 from secureafl.kernels.step import FilterResult, Step
 from secureafl.kernels.tiles import BASE, GRADIENT, OWN, WIDTH
@@ -49,20 +48,17 @@ if TYPE_CHECKING:
     from secureafl.kernels.step import Selection
     from secureafl.linalg.quantile import History
 
-# Of `kernels.cpu_clipping`, `kernels.cpu_peers` and `kernels.cpu_trust`.
+# Of `kernels.cpu_clipping` and `kernels.cpu_peers`.
 __all__ = [
     "call_panel",
     "judge_clients",
     "peer_weights",
     "remember_upload",
-    "similarity_weights",
     "take_step",
-    "update_stats",
-    "weigh_clients",
     "weigh_step",
 ]
-# A few passes over single rows, at which plain torch is fast.
-secant_products, update_momentum = reference.secant_products, reference.update_momentum
+# A pass over single rows, at which plain torch is fast.
+secant_products = reference.secant_products
 
 WORTH_IT = 1 << 20  # numbers in the memory; with fewer, plain torch is as fast, uncompiled
 _LARGEST = float(np.finfo(np.float32).max)  # not infinity: the compiler is told there is none

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from secureafl.core import clipping, trust
+from secureafl.core import clipping, curvature
 from secureafl.core.clipping import Position, StepWeights
+from secureafl.core.curvature import effective_samples
 from secureafl.core.panels import num_panels
 from secureafl.core.server import LARGEST_NORM
-from secureafl.core.trust import TINY, effective_samples
 from secureafl.kernels import reference
 from secureafl.kernels.cpu_clipping_code import (
     PRODUCTS,
@@ -27,9 +27,10 @@ from secureafl.kernels.cpu_clipping_code import (
 from secureafl.kernels.cpu_peers import lower_median, peer_weights
 from secureafl.kernels.cpu_threads import ranges_of
 from secureafl.kernels.llvm import address
+from secureafl.linalg.rows import TINY
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Float
     from torch import Tensor
 
     from secureafl.core.clipping import Records, Standing
@@ -108,7 +109,7 @@ def _put_into_rows(
 
 
 def _update_curvature(records: Records, i: int, cosine: float, momentum: float) -> None:
-    """See `core.trust.update_curvature`."""
+    """See `core.curvature.update_curvature`."""
     mean, variance, count = (kind.numpy() for kind in records.curvature)
     rate = max(1 / (count[i] + 1), 1 - momentum)
     deviation = cosine - mean[i]
@@ -148,26 +149,16 @@ def judge_clients(
 def _curvature_weights(
     records: Records, known: np.ndarray, momentum: float
 ) -> Float[np.ndarray, " n"]:
-    """See `core.trust.curvature_weights`."""
+    """See `core.curvature.curvature_weights`."""
     mean, variance, count = (kind.numpy() for kind in records.curvature)
     samples = np.clip(count, 1, effective_samples(momentum))
-    rated = (count >= trust.MIN_OBSERVATIONS) & known
+    rated = (count >= curvature.MIN_OBSERVATIONS) & known
     error = clipping.CREDIT * np.sqrt(variance / samples)
-    return relative_weights(mean, error, rated, trust.MIN_CURVATURE, trust.FULL_CURVATURE)
-
-
-def relative_weights(
-    values: Float[np.ndarray, " n"],
-    allowance: Float[np.ndarray, " n"] | float,
-    rated: Bool[np.ndarray, " n"],
-    lowest: float,
-    full: float,
-) -> Float[np.ndarray, " n"]:
-    """See `core.trust._relative_weights`."""
-    median = lower_median(values[rated])
+    median, lowest = lower_median(mean[rated]), curvature.MIN_CURVATURE
     if not 0 < median < math.inf:
-        return np.ones(len(values))
-    weights = ((values + allowance) / max(median, TINY) - lowest) / (full - lowest)
+        return np.ones(len(mean))
+    weights = (mean + error) / max(median, TINY) - lowest
+    weights /= curvature.FULL_CURVATURE - lowest
     return np.where(rated, np.clip(weights, 0, 1), 1.0)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from secureafl.core import peers
-from secureafl.core.trust import TINY
+from secureafl.linalg.rows import TINY
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -102,7 +102,7 @@ def _rise(values: Float[np.ndarray, " n"], start: float, end: float) -> Float[np
 
 
 def lower_median(values: Float[np.ndarray, " n"]) -> float:
-    """See `core.trust.lower_median`; all values count."""
+    """See `linalg.rows.lower_median`; all values count."""
     middle = (len(values) - 1) // 2
     return float(np.partition(values, middle)[middle]) if len(values) else math.inf
 

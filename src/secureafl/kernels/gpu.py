@@ -1,4 +1,4 @@
-"""The hot operations on a GPU (`gpu_code.cu`, `gpu_lbfgs.cu`)."""
+"""The hot operations on a GPU (`gpu_code.cu`, `gpu_lbfgs.cu`, `gpu_secant.cu`)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,6 @@ from secureafl.kernels.gpu_source import (
     counter_for,
     processors,
 )
-from secureafl.kernels.gpu_trust import (
-    secant_products,
-    similarity_weights,
-    update_momentum,
-    update_stats,
-    weigh_clients,
-)
 from secureafl.kernels.step import FilterResult, Step
 from secureafl.kernels.tiles import BASE, GRADIENT, OWN, WIDTH
 from secureafl.linalg.quantile import LONGEST
@@ -41,22 +34,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from secureafl.core.types import Arrival, Entry, Inner
+    from secureafl.core.uploads import Uploads
     from secureafl.kernels.memory import Memory
     from secureafl.kernels.step import Selection
     from secureafl.linalg.quantile import History
 
-# Of `kernels.gpu_clipping`, `kernels.gpu_peers` and `kernels.gpu_trust`.
+# Of `kernels.gpu_clipping` and `kernels.gpu_peers`.
 __all__ = [
     "call_panel",
     "judge_clients",
     "peer_weights",
     "remember_upload",
-    "secant_products",
-    "similarity_weights",
     "take_step",
-    "update_momentum",
-    "update_stats",
-    "weigh_clients",
     "weigh_step",
 ]
 
@@ -79,6 +68,21 @@ def tiled_secant_products(memory: Memory, arrival: Arrival) -> SecantProducts:
     known, counter = torch.empty_like(memory.known[0]), counter_for(vectors.device)
     arguments = [vectors, memory.known, arrival.client, *given, sums, known, found, counter, size]
     kernel((blocks, 1, 1), (ONE_CLIENT, 1, 1), arguments)
+    return SecantProducts(known, *found.unbind())
+
+
+def secant_products(uploads: Uploads, arrival: Arrival) -> SecantProducts:
+    """See `kernels.operations.secant_products`."""
+    device = arrival.gradient.device
+    if arrival.gradient.dtype != torch.float32:
+        return reference.secant_products(uploads, arrival)
+    size, known = arrival.gradient.numel(), torch.empty_like(uploads.known[0])
+    blocks = blocks_for(size, device)
+    found = torch.empty(4, dtype=torch.float64, device=device)
+    given = [arrival.client, arrival.gradient.contiguous(), arrival.base.contiguous()]
+    given += [found.new_empty(4, blocks), known, found, counter_for(device), size]
+    kernel = compiled("gpu_secant.cu", "secant_products", ())
+    kernel((blocks, 1, 1), (ONE_CLIENT, 1, 1), [*uploads, *given])
     return SecantProducts(known, *found.unbind())
 
 

@@ -40,7 +40,7 @@ __device__ void add_up(const double* sums, int blocks, double* totals) {
   __syncthreads();
 }
 
-// Adds a cosine to a client's curvature: see `core.trust.update_curvature`.
+// Adds a cosine to a client's curvature: see `core.curvature.update_curvature`.
 __device__ void update_curvature(double* mean, double* variance, index* count, double cosine, double momentum) {
   const double rate = fmax(1.0 / (*count + 1), 1 - momentum), deviation = cosine - *mean;
   *mean += rate * deviation;

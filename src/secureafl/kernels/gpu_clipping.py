@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from secureafl.core import clipping, server, trust
+from secureafl.core import clipping, curvature, server
 from secureafl.core.clipping import Position, StepWeights
+from secureafl.core.curvature import effective_samples
 from secureafl.core.panels import num_panels, panel_size
-from secureafl.core.trust import effective_samples
 from secureafl.kernels import reference
 from secureafl.kernels.gpu_peers import both_weights
 from secureafl.kernels.gpu_source import ONE_CLIENT, blocks_for, compiled
+from secureafl.linalg.rows import TINY
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -116,7 +117,7 @@ def _use_reference(records: Records) -> bool:
 
 
 _CONSTANTS = (
-    *((trust, key) for key in ("TINY", "MIN_OBSERVATIONS", "MIN_CURVATURE", "FULL_CURVATURE")),
+    *((curvature, key) for key in ("MIN_OBSERVATIONS", "MIN_CURVATURE", "FULL_CURVATURE")),
     *((clipping, key) for key in ("CREDIT", "CUT", "SPARED", "NEWS", "PACE", "SAVED", "RATE")),
     *((clipping, key) for key in ("SHORTEST", "TOWARDS", "COUNTED", "ROUNDING", "GROWTH")),
     (server, "LARGEST_NORM"),
@@ -125,4 +126,4 @@ _CONSTANTS = (
 
 def _kernel(name: str, sketched: int = 1) -> Any:
     numbers = tuple((key, getattr(module, key)) for module, key in _CONSTANTS)
-    return compiled("gpu_clipping.cu", name, (("SKETCHED", sketched), *numbers))
+    return compiled("gpu_clipping.cu", name, (("SKETCHED", sketched), ("TINY", TINY), *numbers))

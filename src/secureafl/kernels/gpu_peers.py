@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from secureafl.core import peers
-from secureafl.core.trust import TINY
 from secureafl.kernels import reference
 from secureafl.kernels.gpu_source import ONE_CLIENT, compiled
+from secureafl.linalg.rows import TINY
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     from secureafl.core.clipping import Position, Records, Standing, StepWeights
     from secureafl.core.panels import Panels
-    from secureafl.core.trust import ClientStats, TrustConfig, TrustWeights
     from secureafl.core.types import Arrival, Entry, Inner, SecantProducts
     from secureafl.core.uploads import Uploads
     from secureafl.kernels.memory import Memory
@@ -118,73 +117,6 @@ def lbfgs_shares(
 def secant_products(uploads: Uploads, arrival: Arrival) -> SecantProducts:
     """As `tiled_secant_products`, where only the last uploads are stored."""
     return version_for(arrival.gradient).secant_products(uploads, arrival)
-
-
-def update_stats(
-    stats: ClientStats,
-    known: Bool[Tensor, " n"],
-    client: Int[Tensor, ""],
-    secant: SecantProducts,
-    clip_norm: float,
-    clip_to_median_norm: bool,
-    memory: float,
-) -> Float[Tensor, ""]:
-    """Update a client's norm, consistency and curvature; returns the factor for its upload.
-
-    The client is `known` from now on. A first upload is clipped to `clip_norm`; with
-    `clip_to_median_norm` every upload is also clipped to the median norm of the known clients.
-    """
-    return version_for(known).update_stats(
-        stats, known, client, secant, clip_norm, clip_to_median_norm, memory
-    )
-
-
-def update_momentum(
-    sent: Uploads,
-    recent_update: Float[Tensor, "n d"],
-    update_history: Float[Tensor, "n d"],
-    arrival: Arrival,
-    known_before: Bool[Tensor, ""],
-    scale: Float[Tensor, ""],
-    short_momentum: float,
-    long_momentum: float,
-) -> Float[Tensor, " d"]:
-    """Update a client's recent update and update history, in place; returns a copy of the latter.
-
-    Both are moving averages of the scaled uploads; those of a client not `known_before` start anew.
-    The upload itself is stored in `sent`.
-    """
-    rows, memories = (sent, recent_update, update_history), (short_momentum, long_momentum)
-    return version_for(recent_update).update_momentum(
-        *rows, arrival, known_before, scale, *memories
-    )
-
-
-def weigh_clients(
-    stats: ClientStats,
-    known: Bool[Tensor, " n"],
-    client: Int[Tensor, ""],
-    products: Float[Tensor, " n"],
-    config: TrustConfig,
-) -> TrustWeights:
-    """Shares of the clients' recent updates in the step after an upload of one (`core.trust`).
-
-    `products` are the inner products of that client's update history with those of all clients.
-    They are stored in `stats`, and the freshness of all updates there is brought up to date.
-    """
-    return version_for(products).weigh_clients(stats, known, client, products, config)
-
-
-def similarity_weights(
-    gram: Float[Tensor, "n n"],
-    known: Bool[Tensor, " n"],
-    similarity_penalty: float,
-    disagreement_penalty: float,
-) -> Float[Tensor, " n"]:
-    """Weights of the known clients from inner products of their histories (`core.trust`)."""
-    return version_for(gram).similarity_weights(
-        gram, known, similarity_penalty, disagreement_penalty
-    )
 
 
 def remember_upload(

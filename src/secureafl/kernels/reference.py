@@ -11,42 +11,25 @@ from secureafl.core import clipping, peers
 from secureafl.core.clipping import remember_upload, take_step, weigh_step
 from secureafl.core.panels import call_panel
 from secureafl.core.server import LARGEST_NORM
-from secureafl.core.trust import (
-    lower_median,
-    similarity_weights,
-    update_consistency,
-    update_curvature,
-    weigh_clients,
-)
 from secureafl.core.types import SecantProducts
-from secureafl.core.uploads import with_upload
 from secureafl.kernels.step import FilterResult, Selection, Step, secant_inner_products, step_along
 from secureafl.kernels.tiles import BASE, GRADIENT, OWN, as_tiles, combine, read_client
 from secureafl.linalg.lbfgs import Products, bfgs_product, cap
 from secureafl.linalg.order import order_mean
 from secureafl.linalg.quantile import observe, quantile
-from secureafl.linalg.rows import clip_factors
-from secureafl.linalg.vectors import choose, exactly_scaled, row, set_row
+from secureafl.linalg.vectors import choose, row, set_row
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from secureafl.core.clipping import Records
-    from secureafl.core.trust import ClientStats
     from secureafl.core.types import Arrival, Entry, Inner
     from secureafl.core.uploads import Uploads
     from secureafl.kernels.memory import Memory
     from secureafl.linalg.quantile import History
 
-# Of `core.clipping`, `core.panels` and `core.trust`.
-__all__ = [
-    "call_panel",
-    "remember_upload",
-    "similarity_weights",
-    "take_step",
-    "weigh_clients",
-    "weigh_step",
-]
+# Of `core.clipping` and `core.panels`.
+__all__ = ["call_panel", "remember_upload", "take_step", "weigh_step"]
 
 
 def tiled_secant_products(memory: Memory, arrival: Arrival) -> SecantProducts:
@@ -223,50 +206,6 @@ def secant_products(uploads: Uploads, arrival: Arrival) -> SecantProducts:
     """See `kernels.operations.secant_products`."""
     gradient, base, known = (row(kind, arrival.client) for kind in uploads)
     return SecantProducts(known, *secant_inner_products(gradient, base, arrival))
-
-
-def update_stats(
-    stats: ClientStats,
-    known: Tensor,
-    client: Tensor,
-    secant: SecantProducts,
-    clip_norm: float,
-    clip_to_median_norm: bool,
-    memory: float,
-) -> Tensor:
-    """See `kernels.operations.update_stats`."""
-    product = (secant.ss * secant.yy).sqrt()
-    moved = secant.known & (product > 0) & (product < torch.inf)
-    cosine = secant.sy / torch.where(moved, product, 1)
-    update_curvature(stats.curvature, client, cosine, moved, memory)
-    known.index_fill_(0, client.view(1), True)
-    norm = secant.squared.sqrt()
-    clipped = torch.where(secant.known, norm, norm.clamp(max=clip_norm))
-    set_row(stats.norms, client, clipped, torch.ones_like(secant.known))
-    if clip_to_median_norm:
-        clipped = torch.minimum(clipped, lower_median(stats.norms, known))
-    scale = clip_factors(norm, clipped)
-    update_consistency(stats.consistency, client, secant.known, secant.squared * scale**2, memory)
-    return scale
-
-
-def update_momentum(
-    sent: Uploads,
-    recent_update: Tensor,
-    update_history: Tensor,
-    arrival: Arrival,
-    known_before: Tensor,
-    scale: Tensor,
-    short_momentum: float,
-    long_momentum: float,
-) -> Tensor:
-    """See `kernels.operations.update_momentum`."""
-    with_upload(sent, arrival)
-    upload, index = exactly_scaled(arrival.gradient, scale), arrival.client.view(1)
-    for kind, memory in ((recent_update, short_momentum), (update_history, long_momentum)):
-        kept = memory * known_before.to(upload.dtype)
-        kind.index_copy_(0, index, torch.lerp(upload, row(kind, arrival.client), kept)[None])
-    return row(update_history, arrival.client)
 
 
 def peer_weights(history: Tensor, members: Tensor, known: Tensor, due: Tensor) -> Tensor:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from secureafl.linalg.order import order_mean
-from secureafl.linalg.vectors import exact_norm
+from secureafl.linalg.vectors import exact_norm, row
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
+TINY = 1e-30  # keeps denominators above 0
 _BLOCK = 1 << 16  # coordinates turned into float64 at a time, not to double the memory
 
 
@@ -75,6 +76,27 @@ def median_of(numbers: Float[Tensor, " n"], present: Bool[Tensor, " n"]) -> Floa
     count = present.sum()
     middle = order_mean(numbers[:, None], present, (count - 1) // 2, count // 2).squeeze(0)
     return torch.where(count > 0, middle, 0)
+
+
+def lower_median(values: Float[Tensor, " n"], which: Bool[Tensor, " n"]) -> Float[Tensor, ""]:
+    """The median of the values marked, of two middle ones the smaller; infinite without any.
+
+    >>> values, which = torch.tensor([5.0, 1.0, 3.0, 9.0]), torch.tensor([True, True, True, False])
+    >>> secureafl.lower_median(values, which)
+    tensor(3.)
+    """
+    ordered = torch.where(which, values, torch.inf).sort().values
+    return row(ordered, (which.sum() - 1).clamp(min=0) // 2)
+
+
+def rise(values: Float[Tensor, " n"], start: float, end: float) -> Float[Tensor, " n"]:
+    """From 0, where values are `start` or less, to 1, where they are `end` or more.
+
+    >>> from secureafl.linalg.rows import rise
+    >>> rise(torch.tensor([1.0, 2.5, 9.0]), start=2, end=3)
+    tensor([0.0000, 0.5000, 1.0000])
+    """
+    return ((values - start) / (end - start)).clamp(min=0, max=1)
 
 
 def clip_factors(

@@ -19,7 +19,7 @@ Table = dict[str, dict[str, Figures]]  # row -> attack -> figures
 TOLERANCE = 0.03  # the paper's bound on its own standard deviations
 
 # The row of the paper that a defence of our own is compared with.
-COUNTERPARTS = {"secure_afl_hardened": "secure_afl"}
+COUNTERPARTS = {"trust_clipping": "secure_afl"}
 
 
 class Window(NamedTuple):

@@ -17,7 +17,6 @@ _NAMES = {
     "aflguard": "AFLGuard",
     "async_defender": "AsyncDefender",
     "secure_afl": "SecureAFL",
-    "secure_afl_hardened": "SecureAFL hardened",
     "trust_clipping": "Trust clipping",
 }
 

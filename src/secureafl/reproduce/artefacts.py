@@ -18,7 +18,7 @@ ESTIMATION, RUNTIME = "estimation-error", "runtime"
 
 _EIGHT = (
     "Eight methods: the seven of the paper's main table, and AsyncDefender, whose figures the "
-    "paper gives in a table of its own. Beside them SecureAFL hardened, which is ours: it is held "
+    "paper gives in a table of its own. Beside them trust clipping, which is ours: it is held "
     "against the paper's SecureAFL."
 )
 _BASGD = "A round is one upload for every method; BASGD steps only when all its buffers are full."
@@ -49,7 +49,7 @@ class Artefact:
     row_name: str = "Defence"
     column_name: str = "Attack"
     row_names: tuple[str, ...] = ()  # of the axis' values, where these are no names
-    ours: tuple[str, ...] = ("secure_afl", "secure_afl_hardened")  # the rows the summary is about
+    ours: tuple[str, ...] = ("secure_afl", "trust_clipping")  # the rows the summary is about
     any_task: bool = False  # whether the paper has it for all tasks
     table: Callable[[str], Table] = main_table  # the paper's, of a task
     beside: Callable[[Table, str, str, str], Figures] = _plain_table  # of sheet, row, column

@@ -19,16 +19,16 @@ class Callback:
     several runs at a time. A callback watches; whatever it does, the run stays as it is.
 
     >>> import tempfile
-    >>> class Refusals(secureafl.Callback):
+    >>> class Uploads(secureafl.Callback):
     ...     def on_start(self, run, experiment):
-    ...         self.refused = 0
+    ...         self.uploads = 0
     ...     def on_event(self, run, event):
-    ...         self.refused += isinstance(event, secureafl.ArrivalEvent) and not event.accepted
+    ...         self.uploads += isinstance(event, secureafl.ArrivalEvent)
     ...     def on_end(self, run, result):
-    ...         print(run.name, result["steps"] + self.refused)
+    ...         print(run.name, self.uploads)
     >>> samples, out = (torch.rand(20, 4), torch.arange(20) % 2), tempfile.mkdtemp() + "/mine"
     >>> _ = secureafl.fit(
-    ...     torch.nn.Linear(4, 2), samples, clients=2, rounds=3, out=out, callbacks=[Refusals()]
+    ...     torch.nn.Linear(4, 2), samples, clients=2, rounds=3, out=out, callbacks=[Uploads()]
     ... )
     mine 3
     """
