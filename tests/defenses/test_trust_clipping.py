@@ -210,7 +210,7 @@ def test_no_step_is_longer_than_an_update_may_be(kernels):
     with using_kernels(kernels):
         both, rng, stepped = side_by_side(), np.random.default_rng(0), []
         for client in list(range(7)) * 4:
-            length = 9e17 if client < 4 else 4e17
+            length = rng.choice([3e17, 9.9e17])
             decision = both.arrive(client, 0, length * unit(UNIT + 0.1 * rng.normal(size=DIM)))
             stepped.append(bool(decision.ready))
             assert not decision.ready or length_of(decision) <= 1e18

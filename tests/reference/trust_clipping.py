@@ -113,7 +113,7 @@ class TrustClippingServer:
 
     def __init__(self, num_clients, momentum):
         self.num_clients, self.momentum, self.centre = num_clients, momentum, 0.0
-        self.norms, self.distances, self.usual = {}, {}, {}
+        self.norms, self.distances, self.usual, self.recent = {}, {}, {}, {}
         self.counts, self.last, self.bases, self.histories = {}, {}, {}, {}
         self.curvature, self.earned, self.mean_trust = {}, [1.0] * num_clients, 1.0
         self.trust, self.kept, self.arrivals = {}, {}, 0
@@ -133,7 +133,7 @@ class TrustClippingServer:
         weight = trust * pace
         self.mean_trust += 0.01 * pace * (trust - self.mean_trust)
         distances = list(self.distances.values())
-        radius = min(self._median_of_all(self.distances), self._median_of_all(self.norms))
+        radius = min(self._median_of_all(self.recent) ** 2, self._median_of_all(self.norms))
         shorter = sum(min(value, radius) for value in distances)
         stretch = sum(min(value, 2 * radius) for value in distances) / shorter if shorter else 1.0
         kept = unit(away) * min(distance, radius)
@@ -153,6 +153,9 @@ class TrustClippingServer:
         usual = self.usual.get(client, 0.0)
         self.distances[client] = min(distance, 1.5 * usual) if uploads else distance
         self.usual[client] = (uploads * usual + self.distances[client]) / (uploads + 1)
+        kept = min(uploads / (uploads + 1), self.momentum)
+        root = np.sqrt(self.distances[client])
+        self.recent[client] = kept * self.recent.get(client, 0.0) + (1 - kept) * root
 
     def _median_of_all(self, values):
         silent = [0.0] * (self.num_clients - len(values))
@@ -165,7 +168,7 @@ class TrustClippingServer:
 
     def _remember(self, seen, away, distance):
         client, first = seen.client, seen.client not in self.histories
-        radius = lower_median(list(self.distances.values()))
+        radius = lower_median(list(self.recent.values())) ** 2
         clipped = self.centre + unit(away) * min(distance, radius)
         mine = self.curvature.setdefault(client, {"mean": 0.0, "variance": 0.0, "count": 0})
         if not first:

@@ -50,6 +50,7 @@ class Records(NamedTuple):
     norms: Float[Tensor, " n"]  # of the last uploads, float64 as all numbers but sketches
     distances: Float[Tensor, " n"]  # of the last uploads from the centre, as far as they count
     usual: Float[Tensor, " n"]  # mean of the distances so far
+    recent: Float[Tensor, " n"]  # moving average of their roots
     uploads: Float[Tensor, " n"]  # made so far
     kept: Float[Tensor, " n"]  # moving average of the share of a distance that clipping leaves
     curvature: CurvatureStats
@@ -89,10 +90,12 @@ def no_records(num_clients: int, size: int, weights: Float[Tensor, " d"]) -> Rec
     """The records before the first upload, with sketches of `size` numbers."""
     zeros = torch.zeros(num_clients, dtype=torch.float64, device=weights.device)
     rows = weights.new_zeros(num_clients, min(size, weights.numel()))
-    known, curvature = zeros.bool(), no_curvature(num_clients, weights.device)
-    norms, distances, usual, uploads, kept = (zeros.clone() for _ in range(5))
-    last, base, history = (rows.clone() for _ in range(3))
-    return Records(known, norms, distances, usual, uploads, kept, curvature, last, base, history)
+    curvature = no_curvature(num_clients, weights.device)
+    norms, distances, usual, recent, uploads, kept = (zeros.clone() for _ in range(6))
+    lengths = norms, distances, usual, recent
+    return Records(
+        zeros.bool(), *lengths, uploads, kept, curvature, rows, rows.clone(), rows.clone()
+    )
 
 
 def full_standing(num_clients: int, device: torch.device) -> Standing:
@@ -117,8 +120,8 @@ def remember_upload(
         (records.norms, exact_norm(arrival.gradient)),
     ):
         set_row(rows, client, value, yes)
-    _measure(records, client, distance)
-    share = torch.minimum(distance, lower_median(records.distances, records.known))
+    _measure(records, client, distance, momentum)
+    share = torch.minimum(distance, lower_median(records.recent, records.known) ** 2)
     share = torch.where(distance > 0, share / distance.clamp(min=TINY), 1)
     size = records.last.shape[1]
     upload = sketched(sketch, centre + exactly_scaled(away, share), size)
@@ -128,7 +131,9 @@ def remember_upload(
     return Position(distance, away.double() @ centre.double(), exact_norm(centre))
 
 
-def _measure(records: Records, client: Int[Tensor, ""], distance: Float[Tensor, ""]) -> None:
+def _measure(
+    records: Records, client: Int[Tensor, ""], distance: Float[Tensor, ""], momentum: float
+) -> None:
     """Put a distance into the client's records, as far as it counts.
 
     Where a model is being destroyed honest gradients explode, and the radius must not follow.
@@ -138,6 +143,9 @@ def _measure(records: Records, client: Int[Tensor, ""], distance: Float[Tensor, 
     yes = torch.ones_like(records.known[0])
     set_row(records.distances, client, counted, yes)
     set_row(records.usual, client, usual + (counted - usual) / (uploads + 1), yes)
+    before = (uploads / (uploads + 1)).clamp(max=momentum)
+    recent = torch.lerp(counted.sqrt(), row(records.recent, client), before)
+    set_row(records.recent, client, recent, yes)
 
 
 def _compare(
@@ -239,7 +247,7 @@ def _radius(records: Records) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     distances up to two radii over that of distances up to one.
     """
     distances = records.distances
-    radius = torch.minimum(_median_of_all(distances), _median_of_all(records.norms))
+    radius = torch.minimum(_median_of_all(records.recent) ** 2, _median_of_all(records.norms))
     longer, shorter = (torch.minimum(distances, k * radius).sum() for k in (2, 1))
     return radius, torch.where(shorter > 0, longer / shorter.clamp(min=TINY), 1)
 

@@ -53,8 +53,9 @@ def remember_upload(
     norm, distance = math.sqrt(sums[0]), math.sqrt(sums[1])
     known, distances = records.known.numpy(), records.distances.numpy()
     known_before, known[i] = bool(known[i]), True
-    records.norms.numpy()[i], distances[i] = norm, _measured(records, i, distance)
-    share = min(1.0, lower_median(distances[known]) / distance) if distance > 0 else 1.0
+    records.norms.numpy()[i], distances[i] = norm, _measured(records, i, distance, momentum)
+    radius = lower_median(records.recent.numpy()[known]) ** 2
+    share = min(1.0, radius / distance) if distance > 0 else 1.0
     cosine = _put_into_rows(records, i, sketches, share, momentum)
     if known_before and cosine is not None:
         _update_curvature(records, i, cosine, momentum)
@@ -62,11 +63,14 @@ def remember_upload(
     return Position(*found.unbind())
 
 
-def _measured(records: Records, i: int, distance: float) -> float:
-    """What counts of a distance, which goes into the client's mean: see `core.clipping`."""
-    usual, uploads = records.usual.numpy(), float(records.uploads[i])
+def _measured(records: Records, i: int, distance: float, momentum: float) -> float:
+    """What counts of a distance, which goes into the client's means: see `core.clipping`."""
+    usual, recent = records.usual.numpy(), records.recent.numpy()
+    uploads = float(records.uploads[i])
     counted = min(distance, clipping.GROWTH * float(usual[i])) if uploads > 0 else distance
     usual[i] += (counted - usual[i]) / (uploads + 1)
+    root, before = math.sqrt(counted), min(uploads / (uploads + 1), momentum)
+    recent[i] = root + before * (recent[i] - root)
     return counted
 
 
@@ -171,7 +175,7 @@ def weigh_step(
     mean_trust = standing.mean_trust.numpy()
     mean_trust += clipping.RATE * pace * (trust - mean_trust)
     distances, norm = records.distances.numpy(), lower_median(records.norms.numpy())
-    radius = min(lower_median(distances), norm)
+    radius = min(lower_median(records.recent.numpy()) ** 2, norm)
     shorter = np.minimum(distances, radius).sum()
     stretch = np.minimum(distances, 2 * radius).sum() / max(shorter, TINY) if shorter > 0 else 1.0
     where = float(position.distance), float(position.along), float(position.centre)

@@ -51,9 +51,9 @@ __device__ void update_curvature(double* mean, double* variance, index* count, d
 // Put an upload, which is sketched, into its client's records: see `core.clipping.remember_upload`. One block.
 extern "C" __global__ void remember_upload(const double* sketches, const double* sums, const index* client,
                                            flag* known, double* norms, double* distances, double* usual,
-                                           double* uploads, double* kept, double* mean, double* variance, index* count,
-                                           float* last, float* bases, float* history, double* position,
-                                           double momentum, int blocks, int n) {
+                                           double* recent, double* uploads, double* kept, double* mean,
+                                           double* variance, index* count, float* last, float* bases, float* history,
+                                           double* position, double momentum, int blocks, int n) {
   __shared__ double totals[4], products[4];
   const index c = *client;
   const bool known_before = known[c];
@@ -64,9 +64,10 @@ extern "C" __global__ void remember_upload(const double* sketches, const double*
     const double counted = made > 0 ? fmin(distance, GROWTH * usual[c]) : distance;
     known[c] = 1, norms[c] = sqrt(totals[0]), distances[c] = counted;
     usual[c] += (counted - usual[c]) / (made + 1);
+    recent[c] = sqrt(counted) + before * (recent[c] - sqrt(counted));
   }
-  const double median = lower_median(distances, [&](int i) { return known[i]; }, n);
-  const double share = distance > 0 ? fmin(distance, median) / fmax(distance, TINY) : 1;
+  const double median = lower_median(recent, [&](int i) { return known[i]; }, n);
+  const double share = distance > 0 ? fmin(distance, median * median) / fmax(distance, TINY) : 1;
   double values[4] = {0, 0, 0, 0};
   for (int k = threadIdx.x; k < SKETCHED; k += blockDim.x) {
     const size_t at = c * SKETCHED + k;
@@ -153,7 +154,7 @@ __device__ double spend_pace(double* earned, index c, double others, int n) {
 // What becomes of an upload: see `core.clipping.weigh_step`. `found` are trust, pace, and the shares of the centre and
 // of the upload in the step and in the next centre; `flags` whether it counts, and whether the model may move. One block.
 extern "C" __global__ void weigh_step(const flag* known, const double* norms, const double* distances,
-                                      const double* trust, double* earned, double* mean_trust,
+                                      const double* recent, const double* trust, double* earned, double* mean_trust,
                                       const index* client, const double* distance_of, const double* along,
                                       const double* centre, double* found, flag* flags, int n) {
   const index c = *client;
@@ -161,7 +162,7 @@ extern "C" __global__ void weigh_step(const flag* known, const double* norms, co
   const double others = sum_over(n, [&](int i) { return (double)known[i]; }) - 1;
   const double pace = spend_pace(earned, c, others, n);
   const double norm = lower_median(norms, all, n);
-  const double radius = fmin(lower_median(distances, all, n), norm);
+  const double root = lower_median(recent, all, n), radius = fmin(root * root, norm);
   const double longer = sum_over(n, [&](int i) { return fmin(distances[i], 2 * radius); });
   const double shorter = sum_over(n, [&](int i) { return fmin(distances[i], radius); });
   if (threadIdx.x > 0) return;

@@ -41,7 +41,7 @@ def remember_upload(
     given = [arrival.gradient.contiguous(), centre, arrival.base.contiguous(), *sketch]
     arguments = [*given, sketches, sums, len(centre)]
     _kernel("sketch_upload", size)((blocks, 1, 1), (ONE_CLIENT, 1, 1), arguments)
-    numbers = [records.known, records.norms, records.distances, records.usual]
+    numbers = [records.known, records.norms, records.distances, records.usual, records.recent]
     numbers += [records.uploads, records.kept]
     rows = [*records.curvature, records.last, records.base, records.history]
     arguments = [sketches, sums, arrival.client, *numbers, *rows, position]
@@ -95,7 +95,8 @@ def weigh_step(
         return reference.weigh_step(records, standing, client, position)
     clients, flags = len(records.known), records.known.new_empty(2)
     found = records.kept.new_empty(6)
-    arguments = [records.known, records.norms, records.distances, *standing, client, *position]
+    arguments = [records.known, records.norms, records.distances, records.recent, *standing]
+    arguments += [client, *position]
     threads = min(_BLOCK, 32 * -(-clients // 32))
     _kernel("weigh_step")((1, 1, 1), (threads, 1, 1), [*arguments, found, flags, clients])
     return StepWeights(found[0], found[1], flags[0], flags[1], found[2:4], found[4:])
