@@ -115,11 +115,8 @@ def remember_upload(
     client, away = arrival.client, arrival.gradient - centre
     yes, known_before = torch.ones_like(records.known[0]), row(records.known, client)
     distance = exact_norm(away)
-    for rows, value in (
-        (records.known, yes),
-        (records.norms, exact_norm(arrival.gradient)),
-    ):
-        set_row(rows, client, value, yes)
+    set_row(records.known, client, yes, yes)
+    set_row(records.norms, client, exact_norm(arrival.gradient), yes)
     _measure(records, client, distance, momentum)
     share = torch.minimum(distance, lower_median(records.recent, records.known) ** 2)
     share = torch.where(distance > 0, share / distance.clamp(min=TINY), 1)
@@ -136,7 +133,8 @@ def _measure(
 ) -> None:
     """Put a distance into the client's records, as far as it counts.
 
-    Where a model is being destroyed honest gradients explode, and the radius must not follow.
+    Where a model is being destroyed honest gradients explode, and the radius must not follow. Of
+    roots, because single distances are far from usual more often upwards than downwards.
     """
     uploads, usual = row(records.uploads, client), row(records.usual, client)
     counted = torch.where(uploads > 0, torch.minimum(distance, GROWTH * usual), distance)

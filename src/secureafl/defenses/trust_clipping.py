@@ -4,12 +4,12 @@ A step is made of the newest upload alone, so it is never stale, and no upload w
 may do is limited in three ways:
 
 - distance: it is no further from a moving average of the steps, the *centre*, than the median
-  client's last upload was, nor than that was long. Nobody moves the model before more than half of
-  the clients are known;
-- trust (`core.peers` and `core.curvature`): a client whose history nobody else can
-  explain counts less, and so does one of an unusually large group that agrees; a client whose
-  uploads change against the curvature of a loss, as reversed gradients do, or are cut to next to
-  nothing time after time, does not count;
+  client's uploads usually are, nor than its last upload was long. What is usual grows slowly.
+  Nobody moves the model before more than half of the clients are known;
+- trust (`core.peers` and `core.curvature`): a client whose history nobody else can explain counts
+  less, and so does one of an unusually large group that agrees; a client whose uploads change
+  against the curvature of a loss, as reversed gradients do, or are cut to next to nothing time
+  after time, does not count;
 - pace: a client earns its steps while others upload. It may be half as fast again as the average
   client; what it uploads beyond that counts in part or not at all.
 
@@ -63,7 +63,7 @@ class State(NamedTuple):
 class TrustClipping:
     """w <- w - eta t (c + a min(1, m / ||a||)), with t the client's trust and c the centre.
 
-    How far an upload g is from the centre is a = g - c, and m is the median client's ||a||.
+    How far an upload g is from the centre is a = g - c, and m is the median client's usual ||a||.
     """
 
     momentum: float = 0.95  # of update histories, per upload
