@@ -73,7 +73,7 @@ def test_the_papers_tables_come_from_their_cells(name, tmp_path):
         assert made == (folder / f"{name}.{suffix}").read_text()
 
 
-# Newer than those runs; the red team's leaderboard is their page.
+# Newer than those runs.
 NEWER = {"async_filter", "fl_detector", "norm_clipping", "trust_clipping", "weighted_ctma"}
 
 
