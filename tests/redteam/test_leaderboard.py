@@ -160,15 +160,14 @@ def test_file_that_is_no_outcome_and_folder_without_any_are_refused(tmp_path):
         read_entries([write(tmp_path, {})])
 
 
-def test_kept_outcomes_have_the_commands_that_make_them_again():
-    for file in sorted(RAW.glob("*.json")):
-        one = json.loads(file.read_text())
-        plan = _plan(one["plan"], file)
-        assert one["command"] == plan.command
-        assert one["worst"]["command"] == plan.run_command(one["worst"]["attack"], 101)
-        assert file.stem == f"{one['plan']['base']['defense']['kind']}-" + (
-            f"{plan.base.malicious}-{plan.against}"
-        )
+@pytest.mark.parametrize("file", sorted(RAW.glob("*.json")), ids=lambda file: file.stem)
+def test_kept_outcome_has_the_commands_that_make_it_again(file):
+    one = json.loads(file.read_text())
+    plan = _plan(one["plan"], file)
+    assert one["command"] == plan.command
+    assert one["worst"]["command"] == plan.run_command(one["worst"]["attack"], 101)
+    kind = one["plan"]["base"]["defense"]["kind"]
+    assert file.stem == f"{kind}-{plan.base.malicious}-{plan.against}"
 
 
 def test_rows_and_columns_are_refused_for_searches(cli):

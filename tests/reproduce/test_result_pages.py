@@ -1,5 +1,6 @@
 """The pages of docs/results are what their runs say, and these are what today's grids ask for."""
 
+import re
 import tarfile
 from pathlib import Path
 
@@ -50,9 +51,16 @@ def test_tables_of_a_page_come_from_its_runs(page):
 
 
 def test_all_pages_of_runs_are_among_them():
-    assert {"attacks", "defences", "redteam", "tasks", "robustness"} <= {
-        page.stem for page in PAGES
-    }
+    assert {"attacks", "defences", "tasks", "robustness"} <= {page.stem for page in PAGES}
+
+
+def test_leaderboard_has_its_tables_as_soon_as_there_are_outcomes():
+    page = DOCS / "results/redteam.md"
+    text, entered = page.read_text(), any(RAW.glob("redteam/*.json"))
+    shown = re.findall("<!-- secureafl table raw/redteam --show (.*) -->", text)
+    assert shown == (["worst-error", "worst-asr", "searches"] if entered else [])
+    assert (page in PAGES) == entered
+    assert ("It has no entries yet" in text) != entered
 
 
 @pytest.mark.parametrize("name", OF_THE_PAPER)
@@ -65,7 +73,7 @@ def test_the_papers_tables_come_from_their_cells(name, tmp_path):
         assert made == (folder / f"{name}.{suffix}").read_text()
 
 
-# Newer than those runs; the red team's leaderboard is their page.
+# Newer than those runs.
 NEWER = {"async_filter", "fl_detector", "norm_clipping", "trust_clipping", "weighted_ctma"}
 
 
