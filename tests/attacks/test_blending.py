@@ -120,7 +120,7 @@ def test_liars_are_trusted_and_the_model_is_held_back():
         goal = federation.centres[~MALICIOUS].mean(axis=0)
         away.append(np.linalg.norm(federation.state.weights.numpy() - goal))
         late = [bool(d.accepted) for client, d in decisions[200:] if MALICIOUS[client]]
-        assert np.mean(late) > 0.5
+        assert np.mean(late) > 0.4
     assert away[0] > 1.2 * away[1]
 
 
