@@ -75,6 +75,10 @@ class Training:
     # most horizon_scale over the root of the number of rounds.
     schedule: Literal["constant", "horizon"] = "constant"
     horizon_scale: float = 1.0  # c
+    # Of layers on a GPU. "float32" has convolutions in TF32; "bfloat16" is mixed precision: layers
+    # compute in it where PyTorch's autocast finds that safe. Weights, uploads and all that the
+    # server does are float32 always, and so is everything on a CPU.
+    precision: Literal["float32", "bfloat16"] = "float32"
 
     def __post_init__(self) -> None:
         require(self.batch_size >= 1, "batch_size", self.batch_size, "give 1 sample or more")

@@ -77,3 +77,25 @@ def test_gradient_of_shared_idle_and_frozen_parameters_is_that_of_functional_cal
     assert torch.equal(found, torch.autograd.grad(loss, vector)[0])
     after = torch.cat([named["1.running_mean"], named["1.running_var"]]) if normed else weights[:0]
     assert torch.equal(moved, weights[-8:] - after if normed else after)
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # not every CPU has instructions for it
+def test_mixed_precision_is_close_and_gives_float32():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))
+        inputs, weights = torch.randn(6, 4), flatten(model)
+    dtypes = []
+
+    def loss(outputs):
+        dtypes.append(outputs.dtype)
+        return outputs.square().sum()
+
+    plain, moved = FlatModel(model).gradient(weights, inputs, loss)
+    mixed, also_moved = FlatModel(model, mixed=True).gradient(weights, inputs, loss)
+    assert {mixed.dtype, also_moved.dtype, *dtypes} == {torch.float32}
+    assert 0 < float((mixed - plain).norm()) < 0.02 * float(plain.norm())
+    assert 0 < float((also_moved - moved).norm()) < 0.02 * float(moved.norm())
+    outputs = FlatModel(model, mixed=True).outputs(weights, inputs)
+    assert outputs.dtype == torch.float32
+    assert not torch.equal(outputs, FlatModel(model).outputs(weights, inputs))

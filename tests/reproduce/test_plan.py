@@ -4,7 +4,7 @@ from secureafl.aggregators import Mean, Median
 from secureafl.core.errors import ConfigError
 from secureafl.defenses import SecureAfl
 from secureafl.reproduce.artefacts import ARTEFACTS, ESTIMATION
-from secureafl.reproduce.plan import Request, brief_for, grid_for
+from secureafl.reproduce.plan import Request, brief_for, grid_for, warnings_of
 
 
 @pytest.mark.parametrize("name", [*ARTEFACTS, ESTIMATION])
@@ -45,10 +45,19 @@ def test_rows_of_the_variants_are_the_papers():
 
 def test_other_tasks_use_their_own_settings_and_cells():
     grid = grid_for(Request("main", task="udacity"))
-    assert grid.base["task"] == {"kind": "udacity"}
+    assert grid.base["task"] == {"kind": "udacity", "mirrored": True}
     assert (grid.base["clients"], grid.base["training"]["batch_size"]) == (10, 64)
     assert "sageflow" not in grid.axes["defense"]
     assert grid.axes["attack"] == ["none", "sign_flip", "gaussian", "min_max", "adaptive"]
+
+
+def test_page_says_what_a_task_has_otherwise_than_the_paper():
+    assert warnings_of(Request("main"), []) == []
+    said = " ".join(warnings_of(Request("main", task="cifar10", rounds=5), []))
+    assert "5 rounds instead of the paper's 30,000" in said
+    assert "Learning rate 0.1 instead of 0.01" in said
+    assert "mirrored" in said
+    assert "bfloat16" in said
 
 
 @pytest.mark.parametrize(

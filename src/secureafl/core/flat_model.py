@@ -70,9 +70,12 @@ class FlatModel:
     which takes longer than the layers of a small model do.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        """The model's layers must stay the same objects from now on."""
-        self.model = model
+    def __init__(self, model: nn.Module, mixed: bool = False) -> None:
+        """The model's layers must stay the same objects from now on.
+
+        `mixed` is mixed precision: layers compute in bfloat16 where PyTorch finds that safe.
+        """
+        self.model, self._mixed = model, mixed
         parameters, statistics = [*model.parameters()], [*_statistics(model).values()]
         learnt, self._count = [*parameters, *statistics], len(parameters)
         self._shapes = [tuple(value.shape) for value in learnt]
@@ -140,10 +143,15 @@ class FlatModel:
             for tensors, name, number in self._places:
                 if number < len(pieces):
                     tensors[name] = pieces[number]
-            return model(inputs)
+            return self._mixed_outputs(inputs) if self._mixed else model(inputs)
         finally:
             for (tensors, name, _), tensor in zip(self._places, own, strict=True):
                 tensors[name] = tensor
+
+    def _mixed_outputs(self, inputs: Tensor) -> Tensor:
+        # Without its cache, which a recorded graph could not fill again.
+        with torch.autocast(inputs.device.type, torch.bfloat16, cache_enabled=False):
+            return self.model(inputs).float()
 
 
 def mixes_samples(model: nn.Module) -> bool:

@@ -21,6 +21,7 @@ from secureafl.toml import read_toml
 
 NAMES = [*ARTEFACTS, ESTIMATION, RUNTIME]
 DEFAULT_TASK = "fashion_mnist"
+_PAPERS_RATE = 0.01  # for every task
 _HERE = Path(__file__).parent
 _LATE = "Of a run, the mean of its late evaluations counts."
 
@@ -127,7 +128,19 @@ def warnings_of(request: Request, runs: Sequence[Path]) -> list[str]:
         ]
     shorter = f"{base['rounds']:,} rounds instead of the paper's {full:,}."
     on_slice = "On the embedded slice of the data, not on the whole set."
-    return [shorter] * (base["rounds"] != full) + [on_slice] * sliced
+    return [shorter] * (base["rounds"] != full) + [on_slice] * sliced + _own_settings(base)
+
+
+def _own_settings(base: Mapping[str, Any]) -> list[str]:
+    """What a task's runs have otherwise than the paper's, in words."""
+    training, said = base["training"], []
+    if training["learning_rate"] != _PAPERS_RATE:
+        said.append(f"Learning rate {training['learning_rate']} instead of {_PAPERS_RATE}.")
+    if base["task"].get("mirrored"):
+        said.append("Every training image is there a second time, mirrored.")
+    if "precision" in training:
+        said.append(f"Layers compute in {training['precision']} (mixed precision).")
+    return said
 
 
 def seed_note(grid: Grid) -> str:

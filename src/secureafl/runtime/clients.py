@@ -36,7 +36,10 @@ class Clients:
         """All tensors must be on one device."""
         self.task, self.data, self.model, self.training = task, data, model, training
         self.standardisation = Standardisation.of(data)
-        self._flat, self._on_gpu = FlatModel(model), data.pixel_mean.device.type == "cuda"
+        self._on_gpu = data.pixel_mean.device.type == "cuda"
+        # Few CPUs are any good at it: there everything is float32.
+        self._mixed = self._on_gpu and training.precision == "bfloat16"
+        self._flat = FlatModel(model, mixed=self._mixed)
         small = sum(parameter.numel() for parameter in model.parameters()) <= _SMALL
         on_cpu = data.pixel_mean.device.type == "cpu"
         self._by_autograd = Taped(self._track) if on_cpu and small else self._track
@@ -97,7 +100,9 @@ class Clients:
         inputs, labels = self.batch(rows)
         if poison:
             inputs, labels = poison(inputs, labels)
-        found = fast_gradient(self.task, self.model, weights, inputs, labels)
+        found = None
+        if not self._mixed:
+            found = fast_gradient(self.task, self.model, weights, inputs, labels)
         if found is None:
             gradient, moved = self._by_autograd(weights, inputs, labels)
         else:
