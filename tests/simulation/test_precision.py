@@ -37,7 +37,7 @@ def test_the_same_bits_at_every_run():
 
 
 def test_other_precisions_are_refused_by_name():
-    with pytest.raises(ConfigError, match="precision.*'float16'.*bfloat16"):
+    with pytest.raises(ConfigError, match=r"precision.*'float16'.*bfloat16"):
         from_mapping({"training": {"precision": "float16"}})
 
 
