@@ -23,6 +23,12 @@ SMALL = {"rounds": 50, "clients": 5, "training.batch_size": 4}
 SMALL |= {"device": "cpu", "kernels": "reference"}
 # Whole only where somebody has an hour.
 SHORTER = {"budget=200": "budget=1", "rounds=1000": "rounds=20"}
+# What a block needs that is not everywhere.
+LIBRARIES = {
+    "tensorboard": "tracking.TensorBoard",
+    "byzfl": "import byzfl",
+    "flwr_datasets": "flwr_datasets",
+}
 # A doctest; no experiment but a grid, or the settings of a server, which `test_docs.py` reads.
 OTHERWISE = (">>>", "[axes]", "[deployment]", "[superlink.")
 # The file that a page shows parts of.
@@ -63,8 +69,9 @@ def brief(**given):
 
 @pytest.mark.parametrize(("page", "block"), cases("python"))
 def test_python_in_a_block_runs(page, block, tmp_path, make_run, monkeypatch):
-    if "tracking.TensorBoard" in block:
-        pytest.importorskip("tensorboard")
+    for library, sign in LIBRARIES.items():
+        if sign in block:
+            pytest.importorskip(library)
     make_run("one")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(ROOT / "examples")

@@ -7,6 +7,7 @@ torch. Examples in docstrings assume `import secureafl, torch`.
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -152,7 +153,9 @@ def __getattr__(name: str) -> Any:
     if name in _FOLDERS:
         return importlib.import_module(f"secureafl.{name}")
     if name not in _HOMES:
-        raise AttributeError(f"module 'secureafl' has no attribute '{name}'")
+        # Python suggests a name that is like it.
+        told = f"module 'secureafl' has no attribute '{name}'"
+        raise AttributeError(told, name=name, obj=sys.modules[__name__])
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 

@@ -81,6 +81,7 @@ class Training:
     precision: Literal["float32", "bfloat16"] = "float32"
 
     def __post_init__(self) -> None:
+        settings.require_numbers(self)
         require(self.batch_size >= 1, "batch_size", self.batch_size, "give 1 sample or more")
         rate = self.learning_rate
         require(0 < rate <= 100, "learning_rate", rate, "give a rate above 0, at most 100")
@@ -128,6 +129,7 @@ class Evaluation:
     late: int = 5  # evaluations spread over the last 10 % of rounds; results average these
 
     def __post_init__(self) -> None:
+        settings.require_numbers(self)
         require(self.every >= 0, "every", self.every, "give 0 (automatic) or a number of rounds")
         require(self.late >= 1, "late", self.late, "give 1 evaluation or more")
 
@@ -176,6 +178,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         self._check_plug_ins()
+        settings.require_numbers(self)
         require(0 <= self.seed < 2**63, "seed", self.seed, "give 0 or more, below 2**63")
         require_device(self.device)
         require(1 <= self.rounds < 10**9, "rounds", self.rounds, "give 1 or more, below 10**9")

@@ -16,6 +16,7 @@ import dataclasses
 import difflib
 import importlib
 import math
+import numbers
 import sys
 import traceback
 import types
@@ -294,12 +295,22 @@ def _scalar(hint: Any, value: Any, path: str) -> Any:
     else:
         fits = isinstance(value, allowed)
     if not fits or (isinstance(value, float) and math.isnan(value)):
-        words = " or ".join(_WORDS.get(t, t.__name__) for t in allowed)
+        wanted = [kind for kind in allowed if kind is not int or float not in allowed]
+        words = " or ".join(_WORDS.get(kind, kind.__name__) for kind in wanted)
         raise ConfigError(f"{path} = {value!r}: give {words}")
     return value
 
 
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+_NUMBERS = {"int": _WORDS[int], "float": _WORDS[float], "int | float": _WORDS[float]}
+
+
+def require_numbers(value: Any) -> None:
+    """Raise if a field of a dataclass that is a number, as it is annotated, holds anything else."""
+    for field in dataclasses.fields(value):
+        given, words = getattr(value, field.name), _NUMBERS.get(str(field.type))
+        if words and not isinstance(given, numbers.Real):
+            raise ConfigError(f"{field.name} = {given!r}: give {words}")
 
 
 def _plugs_in(value: Any, tables: Mapping[type, Table]) -> bool:

@@ -12,7 +12,10 @@ def test_missing_file_is_named(cli):
 
 
 def test_folder_instead_of_a_file_is_refused(cli):
-    assert "cannot be read" in cli.refused("run", ".")
+    assert ".: a folder; give a TOML file" in cli.refused("run", ".")
+    (cli.folder / "made").mkdir()
+    (cli.folder / "made" / "experiment.toml").write_text("")
+    assert "go on with 'secureafl resume made'" in cli.refused("run", "made")
 
 
 def test_bad_toml_is_refused_with_its_line(cli):
@@ -56,7 +59,7 @@ def test_binary_file_is_refused(cli):
         ("malicious=7", "malicious = 7: give at most the number of clients, 6"),
         ("malicious=1.5", "malicious = 1.5: give a share from 0 to 1"),
         ("malicious=-1", "malicious = -1"),
-        ("clients=91", "clients = 91: there are only 90 training samples"),
+        ("clients=91", "only 90 training samples; give that many or fewer"),
         ("task=no_such_module:Task", "No module named 'no_such_module'"),
         ("defense=reference.tiny_task:TinyTask", "it lacks init, step"),
         ("defense=json:JSONDecoder", "make it a frozen dataclass"),
@@ -165,6 +168,8 @@ MISTAKES = {
     "join": "Missing option '--server' (see 'secureafl join --help')",
     "run --roundz 3": "Did you mean one of: '--out', '--rounds'?",
     "run --rounds ten": "'--rounds': 'ten' is not a valid integer (see 'secureafl run --help')",
+    "run tiny.toml --malicious 0.2": "'--malicious'; use --set malicious=VALUE (see",
+    "compare tiny.toml --local-steps 3": "use --set training.local_steps=VALUE",
     "run tiny.toml --set rounds 5": "unexpected extra argument (5)",
     "run quikc": "no such file, and no experiment that ships; did you mean 'quick'?",
     "run experiments/quikc.toml": "did you mean 'quick'?",
@@ -173,7 +178,7 @@ MISTAKES = {
     "run tiny.toml --set learning_rate=1": "did you mean 'training.learning_rate'?",
     "run tiny.toml --set factor=1": "did you mean 'attack.factor'?",
     "run tiny.toml --set training.lr=1": "known: batch_size, learning_rate",
-    "run tiny.toml --set malicious=20%": "malicious = '20%': give a whole number or a number",
+    "run tiny.toml --set malicious=20%": "malicious = '20%': give a number",
     "run tiny.toml --device gpu": "choose auto, cpu, cuda, or one GPU of several, such as cuda:1",
     "run tiny.toml --task nowhere:Task": "no nowhere.py in {folder}, where the command runs, nor",
     "run tiny.toml --defense own.py:Mine": "name it without .py, 'own:Mine'",
@@ -187,7 +192,9 @@ MISTAKES = {
     "sweep grid.toml --engine dask": "'dask' is not one of 'local', 'ray', 'slurm'",
     "sweep tiny.toml": "one experiment, no grid; run it with 'secureafl run tiny.toml'",
     "run grid.toml": "a grid of experiments; run it with 'secureafl sweep grid.toml'",
-    "resume tiny.toml": "tiny.toml: not a run folder",
+    "resume tiny.toml": "not a run folder (no experiment.toml); give a folder that 'secureafl run'",
+    "export tiny.toml model.pt": "give a folder that 'secureafl run' has made",
+    "clients nowhere": "nowhere: not a run folder",
     "report nowhere": "no such folder; give a run folder, or a folder of them",
     "reproduce mian": "cannot reproduce 'mian'; did you mean 'main'?",
     "bench --clients x": "give whole numbers from 1 to 1,000,000 with commas between",

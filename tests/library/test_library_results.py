@@ -9,6 +9,7 @@ import sys
 import threading
 from multiprocessing.spawn import get_preparation_data
 
+import numpy as np
 import pytest
 from simulation.small import tiny
 
@@ -143,6 +144,7 @@ def test_interrupted_run_goes_on_with_the_same_call(tmp_path, monkeypatch):
     [
         (3, "give an Experiment, a mapping of settings, or the path of a TOML file"),
         ("no/such.toml", "no such file"),
+        ("quikc", "no experiment that ships; did you mean 'quick'"),
         ({"rounds": 0}, "rounds = 0"),
     ],
 )
@@ -150,6 +152,44 @@ def test_what_is_no_experiment_is_refused_in_one_line(given, said, tmp_path):
     with pytest.raises(ConfigError, match=said) as caught:
         secureafl.run(given, tmp_path / "run")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: secureafl.Experiment(rounds="ten"), "rounds = 'ten': give a whole number"),
+        (lambda: secureafl.Experiment(malicious="20%"), "malicious = '20%': give a number"),
+        (lambda: secureafl.Training(learning_rate=None), "learning_rate = None: give a number"),
+        (
+            lambda: secureafl.compare(SETTINGS, "async_sgd,kardam"),
+            "defenses = 'async_sgd,kardam': give a list, such as ['async_sgd', 'kardam']",
+        ),
+        (lambda: secureafl.compare(SETTINGS, seeds=3), "seeds = 3: give a list, such as [3]"),
+        (lambda: secureafl.run_grid(SETTINGS, {"seed": 1}), "axes.seed = 1: give a list"),
+    ],
+)
+def test_value_of_another_type_is_refused_in_one_line(call, said):
+    with pytest.raises(ConfigError) as caught:
+        call()
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_numbers_of_numpy_are_numbers_too():
+    assert secureafl.Experiment(seed=np.int64(3), malicious=np.float64(0.2)).num_malicious == 0
+
+
+def test_majority_of_malicious_clients_is_warned_of(tmp_path):
+    wrong = {**SETTINGS, "attack": "gaussian", "malicious": 1.0, "rounds": 1}
+    with pytest.warns(UserWarning, match="clients are malicious; a defence that goes by"):
+        secureafl.run(wrong, tmp_path / "run")
+
+
+def test_misspelt_name_of_the_package_is_told_with_one_like_it():
+    with pytest.raises(AttributeError) as caught:
+        _ = secureafl.fitt
+    # From these two Python finds what to suggest, where it prints the error.
+    assert (caught.value.name, caught.value.obj) == ("fitt", secureafl)
 
 
 def test_folder_that_is_no_run_is_refused(tmp_path):

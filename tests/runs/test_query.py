@@ -83,8 +83,9 @@ def test_answer_becomes_a_data_frame_or_a_file(make_run, tmp_path):
 )
 def test_query_that_cannot_be_answered_is_refused(make_run, tmp_path, sql, said):
     make_run("a")
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=said) as caught:
         results_table([tmp_path]).query(sql)
+    assert "\n" not in str(caught.value)
 
 
 def test_folder_without_runs_and_damaged_run_are_refused(make_run, tmp_path):

@@ -84,7 +84,7 @@ def test_mirror_images_follow_the_images(tmp_path, task, write):
 def test_missing_data_set_is_told_with_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setenv("SECUREAFL_DATA", str(tmp_path))
     assert "secureafl data cifar10" in refusal(Cifar10())
-    assert "no such folder" in refusal(Cifar10(str(tmp_path / "nowhere")))
+    assert "no such folder; 'secureafl data' says" in refusal(Cifar10(str(tmp_path / "nowhere")))
     assert "secureafl data cifar100" in refusal(Cifar100(str(tmp_path)))
 
 

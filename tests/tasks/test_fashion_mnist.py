@@ -70,7 +70,9 @@ def refusal(task):
 
 
 def test_absent_folder_is_named(tmp_path):
-    assert "no such folder" in refusal(FashionMnist(str(tmp_path / "nowhere")))
+    assert "no such folder; 'secureafl data' says" in refusal(
+        FashionMnist(str(tmp_path / "nowhere"))
+    )
 
 
 def test_absent_file_is_named(tmp_path):

@@ -100,7 +100,7 @@ def test_missing_data_sets_are_told_with_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setenv("SECUREAFL_DATA", str(tmp_path))
     assert "secureafl data tiny_imagenet" in refusal(TinyImagenet())
     assert "secureafl data udacity" in refusal(Udacity())
-    assert "no such folder" in refusal(Udacity(str(tmp_path / "nowhere")))
+    assert "no such folder; 'secureafl data' says" in refusal(Udacity(str(tmp_path / "nowhere")))
 
 
 def test_without_pillow_the_extra_is_named(tiny_folder, tmp_path, monkeypatch):

@@ -41,7 +41,8 @@ class TriggerAttack:
     def draw_trigger(self, context: AttackContext) -> Float[Tensor, "c side side"]:
         """A patch of random pixels, standardised like the inputs."""
         if len(context.input_shape) != 3 or not context.num_classes:
-            raise ConfigError("a backdoor needs images and classes; this task has none")
+            remedy = "choose an attack without a trigger, such as sign_flip"
+            raise ConfigError(f"a backdoor needs images and classes; {remedy}")
         channels, height, width = context.input_shape
         fits = self.trigger_side <= min(height, width)
         require(fits, "trigger_side", self.trigger_side, f"the images are {height} x {width}")

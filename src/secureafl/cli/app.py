@@ -20,7 +20,7 @@ from secureafl.cli.check import EXAMPLE as CHECK_EXAMPLE
 from secureafl.cli.check import check
 from secureafl.cli.dashboard import EXAMPLE as DASHBOARD_EXAMPLE
 from secureafl.cli.dashboard import dashboard
-from secureafl.cli.given import find_file, settings_given
+from secureafl.cli.given import remedy_for, settings_given
 from secureafl.cli.listed import EXAMPLE as LIST_EXAMPLE
 from secureafl.cli.listed import list_
 from secureafl.cli.options import DEVICE
@@ -36,6 +36,7 @@ from secureafl.cli.table import table
 from secureafl.cli.theory import EXAMPLE as THEORY_EXAMPLE
 from secureafl.cli.theory import theory
 from secureafl.core.errors import ConfigError, NoRunError, SecureAflError
+from secureafl.library.shipped import find_file
 
 app = typer.Typer(
     help="Asynchronous federated learning that stands poisoning.",
@@ -374,6 +375,11 @@ def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
+def _takes_settings(error: click.UsageError) -> bool:
+    """Whether the command it is about has `--set`."""
+    return bool(error.ctx) and any("--set" in option.opts for option in error.ctx.command.params)
+
+
 def main() -> None:
     """Entry point: errors of ours are one line, not a traceback.
 
@@ -387,6 +393,8 @@ def main() -> None:
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "secureafl"
         words = error.format_message().rstrip(".").split()
+        if isinstance(error, click.NoSuchOption) and _takes_settings(error):
+            words[-1] += remedy_for(error.option_name)
         print("error:", *words, f"(see '{command} --help')", file=sys.stderr)
         sys.exit(2)
     except SecureAflError as error:

@@ -31,7 +31,9 @@ def clients(
 
     from secureafl.deployment.overview import make_overview
     from secureafl.runs.folder import require_kind
+    from secureafl.runs.layout import require_run
 
+    require_run(run)
     require_kind(run, deployed=True)
     if follow:
         _follow(run)

@@ -13,8 +13,8 @@ import typer
 
 from secureafl.cli.clients import EXAMPLE as CLIENTS_EXAMPLE
 from secureafl.cli.clients import clients
-from secureafl.cli.given import find_file
 from secureafl.core.errors import ConfigError
+from secureafl.library.shipped import find_file
 
 if TYPE_CHECKING:
     from secureafl.deployment.join import ClientService

@@ -1,17 +1,13 @@
-"""Experiments and their settings as they are given on the command line."""
+"""Settings as they are given on the command line."""
 
 from __future__ import annotations
 
+import dataclasses
 from enum import StrEnum
-from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from secureafl.core.errors import ConfigError
-from secureafl.settings import did_you_mean
 from secureafl.toml import parse_value
-
-EXPERIMENTS = "experiments"
 
 
 def settings_given(
@@ -30,26 +26,12 @@ def settings_given(
     return changes
 
 
-def find_file(given: Path) -> Path:
-    """The file of this name or, if there is none, the experiment that ships with the package.
+def remedy_for(option: str) -> str:
+    """The remedy for an option that is none, if a setting is called so; empty for any other."""
+    from secureafl.experiment import Evaluation, Experiment, Training
 
-    `quick` and `experiments/quick.toml` both name one that ships, wherever the command runs.
-    """
-    named = len(given.parts) == 1 and not given.suffix
-    if given.exists() or not (named or given.parts[0] == EXPERIMENTS):
-        return given
-    shipped = _shipped()
-    name = given.as_posix() if named else given.relative_to(EXPERIMENTS).with_suffix("").as_posix()
-    if name not in shipped:
-        remedy = did_you_mean(name, shipped)
-        raise ConfigError(f"{given}: no such file, and no experiment that ships{remedy}")
-    return shipped[name]
-
-
-def _shipped() -> dict[str, Path]:
-    """The experiments of this installation: inside an installed package, beside it in a clone."""
-    package = Path(str(resources.files("secureafl")))
-    folders = (package / EXPERIMENTS, package.parents[1] / EXPERIMENTS)
-    folder = next(filter(Path.is_dir, folders), folders[0])
-    files = sorted(folder.rglob("*.toml"))
-    return {file.relative_to(folder).with_suffix("").as_posix(): file for file in files}
+    name = option.lstrip("-").replace("-", "_")
+    for table, cls in (("", Experiment), ("training.", Training), ("evaluation.", Evaluation)):
+        if name in {field.name for field in dataclasses.fields(cls)}:
+            return f"; use --set {table}{name}=VALUE"
+    return ""

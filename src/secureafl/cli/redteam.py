@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from secureafl.cli.given import find_file, settings_given
+from secureafl.cli.given import settings_given
 from secureafl.cli.options import DEVICE, CheckpointSeconds, Engine, EngineName, Workers
 from secureafl.cli.stopping import stoppable
 from secureafl.core.errors import ConfigError
+from secureafl.library.shipped import find_file
 
 if TYPE_CHECKING:
     from secureafl.experiment import Experiment

@@ -31,13 +31,11 @@ def runs_in(folders: list[Path]) -> list[Path]:
 
 
 def note_majority(experiments: Iterable[Experiment]) -> None:
-    """Say so if malicious clients are a majority anywhere: a rule cannot know them from honest."""
-    for experiment in experiments:
-        if 2 * experiment.num_malicious > experiment.clients:
-            told = f"{experiment.num_malicious} of {experiment.clients} clients are malicious"
-            remedy = "a defence that goes by the majority, without root data, takes their side"
-            print(f"note: {told}; {remedy}", file=sys.stderr)
-            return
+    """Say so if malicious clients are a majority anywhere."""
+    from secureafl.library.running import majority_note
+
+    if note := majority_note(experiments):
+        print(f"note: {note}", file=sys.stderr)
 
 
 def sparkline(values: list[float]) -> str:

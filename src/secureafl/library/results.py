@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from secureafl.core.errors import ConfigError, NoRunError, RunError
+from secureafl.core.errors import ConfigError, RunError
 from secureafl.core.events import ArrivalEvent, Event
 from secureafl.presentation.labels import Labels, as_faced, label_runs
 from secureafl.runs.events import read_evaluations, read_events
-from secureafl.runs.layout import EXPERIMENT, RESULT, is_deployed, is_run, read_json
+from secureafl.runs.layout import EXPERIMENT, RESULT, is_deployed, read_json, require_run
 from secureafl.runs.summary import flat_figures
 from secureafl.toml import read_toml
 
@@ -47,8 +47,7 @@ class RunResult:
     def __init__(self, path: Path | str, module: nn.Module | None = None) -> None:
         """Read a run folder; `module` is the network of its model, if its task cannot make one."""
         self.path = Path(path)
-        if not is_run(self.path):
-            raise NoRunError(f"{path}: not a run folder (no {EXPERIMENT})")
+        require_run(self.path)
         if not (self.path / RESULT).is_file():
             raise RunError(f"{path}: unfinished; go on with 'secureafl resume {path}'")
         self.summary = read_json(self.path / RESULT)

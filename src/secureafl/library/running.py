@@ -6,11 +6,12 @@ import dataclasses
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from secureafl.core.errors import ConfigError, RunError
+from secureafl.core.errors import ConfigError, RunError, require
 from secureafl.experiment import (
     PLUG_INS,
     TABLES,
@@ -21,6 +22,7 @@ from secureafl.experiment import (
     to_mapping,
 )
 from secureafl.library.results import RunResult, RunResults
+from secureafl.library.shipped import find_file
 from secureafl.presentation.progress import make_display
 from secureafl.runs.layout import RESULT
 from secureafl.runtime.records import require_same
@@ -55,7 +57,8 @@ def run(
     not run again.
 
     Args:
-        experiment: An `Experiment`, a mapping of settings, or the path of a TOML file.
+        experiment: An `Experiment`, a mapping of settings, or the path of a TOML file; `quick`
+            names one that ships.
         out: The run folder.
         progress: Whether to show how far it is.
         checkpoint_seconds: The time between checkpoints.
@@ -92,6 +95,8 @@ def compare(
     Traceback (most recent call last):
     secureafl.core.errors.ConfigError: unknown defense 'async_sdg'; did you mean 'async_sgd'?
     """
+    for name, values in (("defenses", defenses), ("attacks", attacks), ("seeds", seeds)):
+        _require_list(name, values)
     axes = {"defense": [*defenses], "attack": [*attacks], "seed": [*seeds]}
     named = {key: values for key, values in axes.items() if values}
     folder = out or free_folder(_RUNS, f"compare-{time.strftime('%Y%m%d-%H%M%S')}")
@@ -128,6 +133,8 @@ def run_grid(
     folder = Path(out) if out is not None else _RUNS / name
     cells = grid.cells()
     refuse_script_classes(cells)
+    if note := majority_note(cells.values()):
+        warnings.warn(note, stacklevel=2)
     failed: dict[str, str] = {}
     finished = run_cells(cells, folder, engine, workers, 60.0, not progress, failed, callbacks)
     for cell, message in failed.items():
@@ -148,6 +155,8 @@ def run_into(
     if (path / RESULT).is_file():
         require_same(experiment, path)
         return
+    if note := majority_note([experiment]):
+        warnings.warn(note, stacklevel=3)
     recording = open_run(experiment, path, checkpoint_seconds)
     if progress:
         print(f"memory: about {recording.simulation.memory}", file=sys.stderr)
@@ -212,6 +221,16 @@ def run_cells(
     return [name for name in cells if states[name] == "finished"]
 
 
+def majority_note(experiments: Iterable[Experiment]) -> str:
+    """What to say if malicious clients are a majority anywhere; empty if they are not."""
+    for experiment in experiments:
+        if 2 * experiment.num_malicious > experiment.clients:
+            told = f"{experiment.num_malicious} of {experiment.clients} clients are malicious"
+            side = "a defence that goes by the majority, without root data, takes their side"
+            return f"{told}; {side}"
+    return ""
+
+
 def run_name(experiment: Experiment) -> str:
     """What the folder of a run is called, unless it is told."""
     parts = [name_for_files(x) for x in (experiment.task, experiment.defense, experiment.attack)]
@@ -239,7 +258,14 @@ def _path(given: object) -> Path:
     if not isinstance(given, str | Path):
         remedy = "give an Experiment, a mapping of settings, or the path of a TOML file"
         raise ConfigError(f"experiment = {given!r}: {remedy}")
-    return Path(given)
+    return find_file(Path(given))
+
+
+def _require_list(name: str, values: object) -> None:
+    """Raise for one value where several may be given; a text is one, though it has letters."""
+    fits = isinstance(values, Iterable) and not isinstance(values, str | Mapping)
+    several = values.split(",") if isinstance(values, str) else [values]
+    require(fits, name, values, f"give a list, such as {several}")
 
 
 def _grid(given: Given, axes: Mapping[str, Sequence[Kind]] | None) -> tuple[Grid, str]:
@@ -251,6 +277,8 @@ def _grid(given: Given, axes: Mapping[str, Sequence[Kind]] | None) -> tuple[Grid
         base = to_mapping(given)
     else:
         base = dict(given) if isinstance(given, Mapping) else read_settings(_path(given))
+    for key, values in axes.items():
+        _require_list(f"axes.{key}", values)
     plain = {key: [as_settings(value) for value in values] for key, values in axes.items()}
     return Grid("grid", base, plain), f"grid-{time.strftime('%Y%m%d-%H%M%S')}"
 

@@ -22,7 +22,8 @@ class Shards(NamedTuple):
 def require_enough(labels: np.ndarray, num_clients: int) -> None:
     """Raise unless there is a sample for every client."""
     if num_clients > len(labels):
-        raise ConfigError(f"clients = {num_clients}: there are only {len(labels)} training samples")
+        remedy = f"there are only {len(labels)} training samples; give that many or fewer"
+        raise ConfigError(f"clients = {num_clients}: {remedy}")
 
 
 def require_classes(labels: np.ndarray, partition: str) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from secureafl.core.errors import LockedError, NoRunError, RunError, SecureAflError
+from secureafl.core.errors import LockedError, RunError, SecureAflError
 from secureafl.core.events import ArrivalEvent, Event
 from secureafl.runs.checksums import CHECKSUMS, make_checksums
 from secureafl.runs.events import encode
@@ -33,8 +33,8 @@ from secureafl.runs.layout import (
     RESULT,
     SERVER,
     is_deployed,
-    is_run,
     read_json,
+    require_run,
     to_json,
 )
 
@@ -56,8 +56,7 @@ class RunFolder:
     def __init__(self, path: Path, deployed: bool = False) -> None:
         """Open an existing folder of a simulation, or of a deployment; `create` makes one."""
         self.path = path
-        if not is_run(path):
-            raise NoRunError(f"{path}: not a run folder (no {EXPERIMENT})")
+        require_run(path)
         require_kind(path, deployed)
         try:
             self._events = (path / EVENTS).open("ab")
@@ -231,7 +230,7 @@ def require_kind(path: Path, deployed: bool) -> None:
     if is_deployed(path) and not deployed:
         raise RunError(f"{path}: holds a deployment, not a simulation; see 'secureafl serve'")
     if deployed and not is_deployed(path):
-        raise RunError(f"{path}: holds a simulation, not a deployment; choose another --out")
+        raise RunError(f"{path}: holds a simulation, not a deployment; choose another folder")
 
 
 def refuse_taken(path: Path) -> None:

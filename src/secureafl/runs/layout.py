@@ -20,7 +20,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from secureafl.core.errors import RunError
+from secureafl.core.errors import NoRunError, RunError
 
 EXPERIMENT, PROVENANCE, EVENTS = "experiment.toml", "provenance.json", "events.jsonl"
 HOLDINGS, PACE = "holdings.json", "pace.jsonl"
@@ -32,6 +32,13 @@ PROBLEM = f"{SERVER}/problem"  # what a deployment says is wrong with it; blank:
 def is_run(path: Path) -> bool:
     """Whether this is a run folder: it has the settings of a run, which are written first."""
     return (path / EXPERIMENT).is_file()
+
+
+def require_run(path: Path) -> None:
+    """Raise unless this is a run folder."""
+    if not is_run(path):
+        remedy = "give a folder that 'secureafl run' has made"
+        raise NoRunError(f"{path}: not a run folder (no {EXPERIMENT}); {remedy}")
 
 
 def is_deployed(path: Path) -> bool:

@@ -95,7 +95,7 @@ class ResultsTable:
         try:
             return self._database.sql(sql)
         except _duckdb().Error as error:
-            raise ConfigError(f"the query failed: {error}") from error
+            raise ConfigError(f"the query failed: {' '.join(str(error).split())}") from error
 
 
 def results_table(paths: Iterable[Path | str]) -> ResultsTable:

@@ -12,11 +12,11 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from secureafl.core.errors import ConfigError, DataError, NoRunError, RunError
+from secureafl.core.errors import ConfigError, DataError, RunError
 from secureafl.core.flat_model import named_state
 from secureafl.experiment import from_mapping
 from secureafl.runs.checksums import require_intact
-from secureafl.runs.layout import EXPERIMENT, MODEL, RESULT, is_run, read_json
+from secureafl.runs.layout import EXPERIMENT, MODEL, RESULT, read_json, require_run
 from secureafl.runtime.standardisation import Standardisation
 from secureafl.tasks.arrays import refuse_arrays
 from secureafl.toml import read_toml
@@ -97,8 +97,7 @@ def model_file(clients: Clients, weights: Tensor) -> tuple[dict[str, np.ndarray]
 def read_model(run: Path) -> ModelFile:
     """The model a finished run left in its folder."""
     path = run / MODEL
-    if not is_run(run):
-        raise NoRunError(f"{run}: not a run folder (no {EXPERIMENT})")
+    require_run(run)
     if not (run / RESULT).is_file():
         raise RunError(f"{run}: unfinished, so it has no model yet; 'secureafl resume' goes on")
     require_intact(run, read_json(run / RESULT), MODEL)

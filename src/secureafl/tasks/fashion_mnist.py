@@ -19,7 +19,7 @@ from secureafl.tasks.classification import Classification
 from secureafl.tasks.idx import find_idx, read_idx
 from secureafl.tasks.in_memory import Samples, from_tensors
 from secureafl.tasks.models.cnn import Size, paper_cnn
-from secureafl.tasks.places import data_home
+from secureafl.tasks.places import data_home, require_folder
 
 EMBEDDED = Path(__file__).parent / "data" / "fashion_mnist"
 
@@ -57,9 +57,7 @@ class FashionMnist(Classification):
         if self.data_dir == "embedded":
             return EMBEDDED, "embedded slice"
         if self.data_dir:
-            folder = Path(self.data_dir).expanduser()
-            if not folder.is_dir():
-                raise DataError(f"data_dir = {self.data_dir!r}: no such folder")
+            folder = require_folder(self.data_dir)
             # torchvision's layout below its root, and that of 'secureafl data'
             nested = (folder / "FashionMNIST" / "raw", folder / "fashion-mnist")
             return next((place for place in nested if place.is_dir()), folder), "data_dir"

@@ -14,14 +14,21 @@ def data_home() -> Path:
     return Path(os.environ.get("SECUREAFL_DATA", "data"))
 
 
+def require_folder(data_dir: str) -> Path:
+    """Return the folder that a setting names; it exists."""
+    folder = Path(data_dir).expanduser()
+    if not folder.is_dir():
+        remedy = "no such folder; 'secureafl data' says what is looked for, and where"
+        raise DataError(f"data_dir = {data_dir!r}: {remedy}")
+    return folder
+
+
 def find_folder(task: str, data_dir: str, wanted: Sequence[str]) -> Path:
     """Return the folder of the first of the files `wanted`, which are given as FOLDER/FILE.
 
     The folder is one in `data_dir`, or `data_dir` itself; without one it is in `data_home()`.
     """
-    home = Path(data_dir).expanduser() if data_dir else data_home()
-    if data_dir and not home.is_dir():
-        raise DataError(f"data_dir = {data_dir!r}: no such folder")
+    home = require_folder(data_dir) if data_dir else data_home()
     for file in map(PurePath, wanted):
         for place in (home / file.parent, *([home] if data_dir else [])):
             if (place / file.name).exists():

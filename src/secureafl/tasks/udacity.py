@@ -24,7 +24,7 @@ from secureafl.core.types import Data
 from secureafl.tasks.in_memory import Samples, from_tensors, with_mirrors
 from secureafl.tasks.jpegs import SIDE, read_jpegs
 from secureafl.tasks.models.resnet import Norm, ResNet20
-from secureafl.tasks.places import data_home
+from secureafl.tasks.places import data_home, require_folder
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -87,9 +87,7 @@ class Udacity:
         return {"rmse": math.sqrt(mse_loss(outputs.double(), labels.double()))}
 
     def _find(self) -> tuple[Path, list[Path]]:
-        home = Path(self.data_dir).expanduser() if self.data_dir else data_home()
-        if self.data_dir and not home.is_dir():
-            raise DataError(f"data_dir = {self.data_dir!r}: no such folder")
+        home = require_folder(self.data_dir) if self.data_dir else data_home()
         for folder in (home / "udacity", *([home] if self.data_dir else [])):
             logs = (
                 [folder / _LOG] if (folder / _LOG).is_file() else sorted(folder.glob(f"*/{_LOG}"))

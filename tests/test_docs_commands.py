@@ -1,0 +1,145 @@
+"""Commands in blocks of README and docs run: short, and among the slow tests as they stand.
+
+Those of a page run in one folder, so that later ones find what earlier ones have left there.
+"""
+
+import itertools
+import re
+import shlex
+import shutil
+
+import pytest
+import torch
+from command import Cli
+from docs_names import ROOT
+from redteam.small import engine_here
+from report.run_folders import make_run as make_run
+from test_docs import PAGES, blocks
+from test_docs_run import few_samples as few_samples
+
+from secureafl.dashboard.server import Dashboard
+from secureafl.sweep.grid import Grid
+from secureafl.tasks import FashionMnist
+
+# What makes a command short, after what it says: the last of two options holds.
+RUN = "--rounds 2 --device cpu --set evaluation.late=1"
+SHORT = {
+    "run": RUN,
+    "compare": RUN,
+    "sweep": RUN,
+    "redteam": f"{RUN} --rounds 8 --clients 5 --budget 1 --seeds 101",
+    "reproduce": "--rounds 2 --device cpu",
+    "theory": "--rounds 100 --clients 5 --seeds 0",
+    "bench": "--clients 3 --sizes 9 --buffers 1 --device cpu --quick",
+    "dashboard": "--port 0",
+}
+# Take seconds however short they are; each has tests of its own.
+HEAVY = {"redteam", "reproduce", "theory", "bench"}
+# What no test of this file runs, and why.
+ELSEWHERE = {
+    r"(serve|join|keys) ": "tests/deployment starts servers and clients",
+    r"table docs/": "tests/reproduce makes the pages of results again",
+    r"report runs/flower-example": "of a run with Flower's own commands",
+    r".*norm_bound": "a defence of the reader's",
+    r".*--download|.*--task cifar10": "data of others",
+}
+# What does not end within half an hour on two cores, or never.
+LONG = {
+    r"redteam ": "hundreds of runs",
+    r"reproduce main --seeds|.*experiments/paper": "20,000 rounds",
+    r"bench$": "every case there is",
+    r"dashboard ": "until it is stopped",
+}
+
+
+def written(page):
+    """The commands of a page in order: the folder they run in, and the words."""
+    for language, block in blocks(page):
+        folder = "."
+        for line in block.replace("\\\n", " ").splitlines() if language in ("", "sh") else ():
+            words = shlex.split(line, comments=True) if re.match(r"(cd|secureafl) ", line) else [""]
+            folder = words[1] if words[0] == "cd" else folder
+            if words[0] == "secureafl":
+                yield folder, words[1:]
+
+
+def matches(words, patterns):
+    return any(re.match(pattern, " ".join(words)) for pattern in patterns)
+
+
+def pages():
+    """Each page with the commands that no page before it has."""
+    seen = []
+    for page in PAGES:
+        new = [(f, w) for f, w in written(page) if not matches(w, ELSEWHERE) and (f, w) not in seen]
+        seen += new
+        yield page, new
+
+
+def cases(wanted):
+    chosen = ((page, [(f, w) for f, w in lines if wanted(w)]) for page, lines in pages())
+    return [pytest.param(lines, id=str(page.relative_to(ROOT))) for page, lines in chosen if lines]
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """A folder with what a clone has beside the package."""
+    for name in ("experiments", "examples"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+@pytest.fixture
+def brief(few_samples, monkeypatch):
+    """Few samples, grids of two cells, everything in this process, and nothing that waits."""
+    whole = Grid.cells
+
+    def cells(self, changes=None):
+        return dict(itertools.islice(whole(self, changes).items(), 2))
+
+    monkeypatch.setattr(Grid, "cells", cells)
+    monkeypatch.setattr(FashionMnist, "load", lambda self: few_samples)
+    monkeypatch.setattr(Dashboard, "serve_forever", lambda self: None)
+    for module in ("secureafl.redteam.search", "secureafl.library.running"):
+        monkeypatch.setattr(f"{module}.find_engine", lambda name: engine_here)
+
+
+def run_short(clone, lines):
+    for folder, words in lines:
+        code, out, err = Cli(clone / folder).run_here(*words, *SHORT.get(words[0], "").split())
+        assert code == 0, (words, err)
+        assert out, words
+
+
+@pytest.mark.parametrize("lines", cases(lambda words: words[0] not in HEAVY))
+def test_commands_run_short(clone, lines, brief, make_run, monkeypatch):
+    # Drawing each run takes longer than all of them; `tests/report` sees to that.
+    monkeypatch.setattr("secureafl.report.page._DRAWN", 0)
+    if not any("runs/first" in words for _, words in lines if words[0] == "compare"):
+        make_run("first")  # as a page before has left it
+    run_short(clone, lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lines", cases(lambda words: words[0] in HEAVY))
+def test_heavy_commands_run_short(clone, lines, brief):
+    run_short(clone, lines)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("lines", cases(lambda words: not matches(words, LONG)))
+def test_commands_run_as_they_stand(clone, lines):
+    for folder, words in lines:
+        if "cuda" in words and not torch.cuda.is_available():
+            continue
+        with Cli(clone / folder).start(*words) as process:
+            out, err = process.communicate()
+        assert process.returncode == 0, (words, err)
+        assert out, words
+
+
+def test_every_exception_is_needed():
+    every = [words for page in PAGES for _, words in written(page)]
+    for pattern in (*ELSEWHERE, *LONG):
+        assert any(matches(words, [pattern]) for words in every), pattern
