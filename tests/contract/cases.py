@@ -27,7 +27,6 @@ _ALL_CASES = {
     "no_filter": SecureAfl(filter=False),
     "no_estimates": SecureAfl(estimate=False),
     "estimates_only": SecureAfl(use_received=False),
-    "first_uploads_only": SecureAfl(use_received=False, store_received=False),
     "windowed": SecureAfl(window=8),
     "aflguard_alignment": Aflguard(form="alignment"),
     "aflguard_batch": Aflguard(batch_size=3),

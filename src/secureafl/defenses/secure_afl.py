@@ -6,8 +6,8 @@ a robust rule over all of it gives the step. So the server never waits, and a lo
 steers the model.
 
 The paper's ablation variants are settings: `aggregator = "mean"` (I), `estimate = false` (II),
-`filter = false` (III), `use_received = false` (IV; with `store_received = false` too, estimates start
-from each client's first upload for ever).
+`filter = false` (III), `use_received = false` (IV; with `store_received = false` as well, estimates
+start from each client's first upload for ever).
 
 Gao, Wang, Wan, Quan, Liu, Fang, "SecureAFL: secure asynchronous federated learning", ASIA CCS 2026.
 """
