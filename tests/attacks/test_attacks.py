@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 from reference import attacks as oracle
+from reference.attacks_backdoor import own_patch
 
 from secureafl.attacks import Gaussian, LabelFlip, NoAttack, Scaling, SignFlip
 from secureafl.core.errors import ConfigError
@@ -109,6 +110,21 @@ def test_trigger_is_one_random_patch_per_run():
     one, same, other = (Scaling().init(context(seed=s)).trigger for s in (0, 0, 1))
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 6, 9)])
+def test_each_image_can_have_the_triggers_pixels_in_an_order_of_its_own(shape):
+    attack = Scaling(trigger_per="image")
+    state = attack.init(context(shape))
+    images = torch.randn(5, *shape, generator=generator(1))
+    expected = [
+        oracle.stamped(image[None], own_patch(image, state.trigger.numpy()))[0]
+        for image in images.numpy()
+    ]
+    found = attack.stamp(state, images)
+    assert np.array_equal(found.numpy(), np.array(expected))
+    assert torch.equal(attack.stamp(state, images[3:]), found[3:]), "in any batch"
+    assert not torch.equal(found[0, :, -4:, -4:], found[1, :, -4:, -4:])
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,15 @@ def test_each_client_stamps_its_quadrant_and_nothing_else(shape, side, attacker_
     assert (labels == attack.target_class).all()
 
 
+def test_quadrants_of_an_images_own_trigger_fit_the_whole():
+    attack = Dba(poisoned_share=1.0, trigger_per="image")
+    state = attack.init(context())
+    images = torch.randn(3, 1, 8, 8, generator=generator(2))
+    found = torch.stack([poisoned(attack, state, images, index)[0] for index in range(4)])
+    stamped = torch.where(found != images, found, 0).sum(dim=0)
+    assert torch.equal(stamped[..., -4:, -4:], attack.stamp(state, images)[..., -4:, -4:])
+
+
 @pytest.mark.parametrize("side", [2, 4, 8])
 def test_parts_cover_the_trigger_and_do_not_overlap(side):
     state = Dba(trigger_side=side).init(context())

@@ -61,6 +61,7 @@ class Options(NamedTuple):
     filter: bool = True
     estimate: bool = True
     use_received: bool = True
+    store_received: bool = True
 
     def defense(self):
         settings = self._asdict()
@@ -81,6 +82,7 @@ class Options(NamedTuple):
             use_filter=self.filter,
             estimate=self.estimate,
             use_received=self.use_received,
+            store_received=self.store_received,
             tie_tolerance=tie_tolerance,
         )
 

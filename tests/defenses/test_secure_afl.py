@@ -125,6 +125,15 @@ def test_received_updates_are_ignored_when_asked():
     np.testing.assert_allclose(decision.direction, [1.0, 1.0, 1.0])
 
 
+@pytest.mark.parametrize(("stored", "last"), [(True, 3.0), (False, 1.0)])
+def test_estimates_can_start_from_first_uploads_for_ever(stored, last):
+    pair = quiet(use_received=False, store_received=stored, filter=False)
+    pair.arrive(0, 0, [1.0, 1.0, 1.0])
+    pair.arrive(0, 0, [3.0, 3.0, 3.0])
+    decision = pair.arrive(1, 0, [2.0, 2.0, 2.0])
+    np.testing.assert_allclose(decision.direction, [last] * 3)
+
+
 def test_rule_of_ones_own_needs_no_ranks():
     assert not isinstance(Largest(), OrderRule)
     pair = quiet(aggregator="largest", filter=False)
@@ -191,6 +200,7 @@ def test_share_of_accepted_uploads_follows_alpha(alpha):
         {"clip_norm": 0.0},
         {"window": -1},
         {"estimate": False, "use_received": False},
+        {"store_received": False},
     ],
     ids=str,
 )

@@ -22,7 +22,8 @@ options = st.builds(
     filter=st.booleans(),
     estimate=st.booleans(),
     use_received=st.booleans(),
-).filter(lambda o: o.estimate or o.use_received)
+    store_received=st.booleans(),
+).filter(lambda o: o.store_received if o.use_received else o.estimate)
 
 arrivals = st.lists(
     st.tuples(

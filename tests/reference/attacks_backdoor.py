@@ -1,6 +1,18 @@
 """Backdoors: parts of a trigger, projected steps and masks, number by number."""
 
 import numpy as np
+from reference.splitmix import bits
+
+
+def own_patch(image, patch):
+    """The patch's pixels in the order of one image: by its pixels, in 65,536ths, as a number."""
+    numbers = [round(float(pixel) * 2**16) for pixel in image.flatten()]
+    drawn = bits(0, len(numbers))
+    key = sum(number * weight for number, weight in zip(numbers, drawn, strict=True))
+    places = bits(1, patch[0].size)
+    ranks = [(key * place + 2**63) % 2**64 for place in places]  # as signed numbers are ordered
+    order = sorted(range(len(ranks)), key=lambda place: ranks[place])
+    return patch.reshape(len(patch), -1)[:, order].reshape(patch.shape)
 
 
 def quadrant(patch, member):

@@ -34,6 +34,7 @@ class SecureAflServer:
         use_filter=True,
         estimate=True,
         use_received=True,
+        store_received=True,
         tie_tolerance=1e-9,
     ):
         self.models = [np.array(weights, dtype=np.float64)]
@@ -41,6 +42,7 @@ class SecureAflServer:
         self.estimate_one, self.aggregate = estimate_one, aggregate
         self.clip_norm, self.rejected = clip_norm, rejected
         self.use_filter, self.estimate, self.use_received = use_filter, estimate, use_received
+        self.store_received = store_received
         self.filter = LipschitzFilter(alpha, window)
         self.tie_tolerance = tie_tolerance
         self.reference = {}  # client -> (gradient, base) the next lambda is measured against
@@ -80,11 +82,17 @@ class SecureAflServer:
         direction = self.aggregate(np.array(rows)) if rows else np.zeros_like(base)
         step = self.learning_rate * direction if rows else 0.0
         self.models.append(self.weights - step)
-        if accepted or self.rejected in ("keep", "reference"):
-            self.reference[client] = (gradient, base)
-        if accepted or self.rejected == "keep":
-            self.sent.setdefault(client, []).append((gradient, base))
+        self._store(client, (gradient, base), accepted)
         return Outcome(accepted, bool(rows), factor, self.filter.threshold, direction, rows)
+
+    def _store(self, client, upload, accepted):
+        kept = accepted or self.rejected == "keep"
+        if not self.store_received:
+            kept = client not in self.sent
+        if kept or self.rejected == "reference":
+            self.reference[client] = upload
+        if kept:
+            self.sent.setdefault(client, []).append(upload)
 
     def _voices(self, client, gradient, accepted):
         if not self.estimate:

@@ -41,6 +41,24 @@ def test_error_is_the_distance_from_the_gradient_a_client_would_compute():
     assert found["local"] == pytest.approx(np.mean(errors["local"]), rel=1e-4)
 
 
+def test_error_of_the_aggregate_is_that_of_the_medians_over_honest_clients():
+    simulation = Simulation(tiny(rounds=30, malicious=1, attack="sign_flip"))
+    while simulation.round < 20:
+        simulation.advance()
+    found = estimation.measure(simulation)
+    state, weights = simulation.defense_state, simulation.weights
+    honest = np.flatnonzero(state.memory.known.numpy() & ~simulation.malicious)
+    local = [
+        simulation.clients.gradient(weights, torch.from_numpy(simulation.shards.rows[k])).numpy()
+        for k in honest
+    ]
+    guessed = estimates(simulation.experiment.defense, state, weights).numpy()[honest]
+    truth, wrong = np.median(local, axis=0), np.median(guessed, axis=0) - np.median(local, axis=0)
+    error = np.linalg.norm(wrong) / np.linalg.norm(truth)
+    assert found["local_aggregate"] == pytest.approx(error, rel=1e-4)
+    assert found["local_aggregate"] != found["local"]
+
+
 def test_measuring_changes_nothing_of_the_run(tmp_path, often):
     plain = list(start_run(tiny(), tmp_path / "plain", 60.0))
     measured = list(estimation.run_measured(tiny(), tmp_path / "measured", 60.0))
@@ -78,3 +96,4 @@ def test_page_averages_each_window_over_its_rounds(tmp_path):
     assert cells["an upload", "700-end"].figures["error"].mean == pytest.approx(0.5)
     assert cells["an upload", "400-500"].comparison == "missing"
     assert cells["the whole local gradient", "200-300"].comparison == "worse", "it diverged"
+    assert brief.sheets[0].rows == ["an upload", "the whole local gradient"], "older runs"

@@ -1,8 +1,10 @@
 import pytest
 
 from secureafl.aggregators import Mean, Median
+from secureafl.attacks import Dba, Gaussian, Pgd, Scaling
 from secureafl.core.errors import ConfigError
 from secureafl.defenses import SecureAfl
+from secureafl.paper.tables import main_table
 from secureafl.reproduce.artefacts import ARTEFACTS, ESTIMATION
 from secureafl.reproduce.plan import Request, brief_for, grid_for, warnings_of
 
@@ -22,6 +24,30 @@ def test_main_is_eight_methods_and_our_own_under_eleven_attacks():
     cell = cells["secure_afl-sign_flip-seed2"]
     assert (cell.clients, cell.malicious, cell.training.batch_size) == (50, 0.2, 32)
     assert cell.defense == SecureAfl()
+
+
+def test_stated_attacks_stand_beside_the_papers_figures_by_their_names(tmp_path):
+    request = Request("stated", seeds="0")
+    cells = grid_for(request).cells()
+    assert len(cells) == 2 * 11
+    pgd, noise = cells["async_sgd-pgd+steps1-seed0"], cells["secure_afl-gaussian@stated-seed0"]
+    assert (pgd.attack, noise.attack) == (Pgd(steps=1), Gaussian(std=200.0))
+    (sheet,) = brief_for(request, tmp_path).sheets
+    assert sheet.columns == list(main_table("fashion_mnist")["secure_afl"])
+    assert sheet.cells["async_sgd", "pgd"].paper == {"ter": 0.28, "asr": 0.36}
+
+
+def test_stated_attacks_are_asked_for_by_their_names(tmp_path):
+    request = Request("stated", seeds="0", attacks=("pgd", "scaling@stealth", "dba"))
+    attacks = [cell.attack for cell in grid_for(request).cells().values()]
+    assert attacks[::2] == [Pgd(steps=1), Scaling(factor=1.0), Dba(factor=1.0)]
+    (sheet,) = brief_for(request, tmp_path).sheets
+    assert sheet.columns == ["pgd", "scaling@stealth", "dba"]
+
+
+def test_stated_attacks_on_a_regression_are_those_the_paper_has():
+    attacks = grid_for(Request("stated", task="udacity")).axes["attack"]
+    assert attacks == ["none", "sign_flip@stated", "gaussian@stated", "min_max@std", "adaptive"]
 
 
 def test_sweeps_cover_the_papers_ranges():

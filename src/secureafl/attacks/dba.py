@@ -59,7 +59,8 @@ class Dba(TriggerAttack):
         inputs = inputs.clone()
         corner = inputs[..., -self.trigger_side :, -self.trigger_side :]
         part = row(state.parts, attacker_index % 4)
-        corner.copy_(torch.where(part, state.trigger.to(inputs.dtype), corner))
+        patch = self.patch(state.trigger, inputs).to(inputs.dtype)
+        corner.copy_(torch.where(part, patch, corner))
         return inputs
 
     def poison_update(

@@ -1,17 +1,19 @@
 """What all backdoors share: a trigger on images, a target class, and poisoned batches.
 
 A share of every malicious batch carries the trigger in its bottom-right corner and the target's
-label. The trigger is one random patch per run.
+label. The trigger is one random patch per run; `trigger_per = "image"` gives each image the patch's
+pixels in an order of its own, which follows from the image, in training and in tests alike.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from secureafl.core.errors import ConfigError, require
+from secureafl.core.random import random_bits
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int, Shaped
@@ -25,12 +27,13 @@ class TriggerAttack:
     """Base of the backdoors: their common settings, and what follows from these alone.
 
     >>> secureafl.TriggerAttack(target_class=3, trigger_side=2)
-    TriggerAttack(target_class=3, poisoned_share=0.5, trigger_side=2)
+    TriggerAttack(target_class=3, poisoned_share=0.5, trigger_side=2, trigger_per='run')
     """
 
     target_class: int = 0
     poisoned_share: float = 0.5
     trigger_side: int = 4
+    trigger_per: Literal["run", "image"] = "run"
 
     def __post_init__(self) -> None:
         share = self.poisoned_share
@@ -55,12 +58,27 @@ class TriggerAttack:
         pixels = torch.empty(size, device=device).uniform_(generator=context.generator)
         return (pixels - context.pixel_mean[:, None, None]) / context.pixel_std[:, None, None]
 
+    def patch(
+        self, trigger: Float[Tensor, "c side side"], inputs: Shaped[Tensor, " b *sample"]
+    ) -> Float[Tensor, "*images c side side"]:
+        """What is stamped on the inputs: one patch for all of them, or one for each."""
+        if self.trigger_per == "run":
+            return trigger
+        # Whole numbers, so that an image has the same patch in any batch and on any device.
+        pixels = (inputs.flatten(1).double() * 2**16).round().long()
+        draw = torch.zeros((), dtype=torch.int64, device=trigger.device)
+        image = (pixels * random_bits(draw, pixels.shape[1])).sum(dim=1)
+        places = random_bits(draw + 1, trigger[0].numel())
+        order = (image[:, None] * places).argsort(dim=1, stable=True)
+        return trigger.flatten(1)[:, order].transpose(0, 1).unflatten(2, trigger.shape[1:])
+
     def stamp(
         self, state: Any, inputs: Shaped[Tensor, " b *sample"]
     ) -> Shaped[Tensor, " b *sample"]:
         """Inputs with the whole trigger on them."""
         inputs = inputs.clone()
-        inputs[..., -self.trigger_side :, -self.trigger_side :] = state.trigger
+        side, patch = self.trigger_side, self.patch(state.trigger, inputs)
+        inputs[..., -side:, -side:] = patch
         return inputs
 
     def stamp_as(

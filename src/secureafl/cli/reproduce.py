@@ -22,12 +22,12 @@ def reproduce(
     name: Annotated[
         str,
         typer.Argument(
-            help="main, asyncdefender, alpha, variants, estimation-error, runtime, "
+            help="main, stated, asyncdefender, alpha, variants, estimation-error, runtime, "
             "malicious-fraction, delay, non-iid or clients."
         ),
     ],
     task: Annotated[
-        str, typer.Option(metavar="TASK", help="Task, for main and asyncdefender.")
+        str, typer.Option(metavar="TASK", help="Task, for main, stated and asyncdefender.")
     ] = "fashion_mnist",
     seeds: Annotated[
         str,

@@ -6,7 +6,8 @@ a robust rule over all of it gives the step. So the server never waits, and a lo
 steers the model.
 
 The paper's ablation variants are settings: `aggregator = "mean"` (I), `estimate = false` (II),
-`filter = false` (III), `use_received = false` (IV).
+`filter = false` (III), `use_received = false` (IV; with `store_received = false` as well, estimates
+start from each client's first upload for ever).
 
 Gao, Wang, Wan, Quan, Liu, Fang, "SecureAFL: secure asynchronous federated learning", ASIA CCS 2026.
 """
@@ -69,6 +70,7 @@ class SecureAfl:
     filter: bool = True
     estimate: bool = True
     use_received: bool = True
+    store_received: bool = True  # else only a client's first upload is; needs use_received = false
     estimator: Estimator = field(default_factory=Lbfgs)
     aggregator: Aggregator = field(default_factory=Median)
 
@@ -78,6 +80,8 @@ class SecureAfl:
         require(self.window >= 0, "window", self.window, "give 0 (all) or a number of factors")
         useful = self.estimate or self.use_received
         require(useful, "use_received", False, "without estimates the received updates are needed")
+        apart = self.store_received or not self.use_received
+        require(apart, "store_received", False, "what is used is stored; set use_received = false")
 
     @property
     def weighs(self) -> bool:
@@ -104,6 +108,8 @@ class SecureAfl:
         accepted = filtered.accepted if self.filter else torch.ones_like(filtered.accepted)
         scores = {"lipschitz": filtered.factor, "threshold": filtered.threshold}
         keep = torch.ones_like(accepted) if self.rejected == "keep" else accepted
+        if not self.store_received:
+            keep = ~row(state.memory.known, arrival.client)
         entry, notes = self.estimator.observe(state.notes, secant, arrival, keep)
         reference = state.reference and with_upload(state.reference, arrival)
         state = state._replace(factors=factors, notes=notes, reference=reference)

@@ -61,9 +61,11 @@ CONDITIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "groups": ("collusion", ("groups",)),
 }
 
-# Numbers that are no matter of strength: which class is the goal, how visible a trigger is, and
-# what has to suit the model.
-FIXED = frozenset({"target_class", "victim_class", "trigger_side", "masked_classes", "mark"})
+# Settings that are no matter of strength: which class is the goal, how a trigger looks, and what
+# has to suit the model.
+FIXED = frozenset(
+    {"target_class", "victim_class", "trigger_side", "trigger_per", "masked_classes", "mark"}
+)
 
 
 # The attacks made of parts, in which most others lie; a search spends half of its budget on the
@@ -95,11 +97,13 @@ def dimensions(kind: str) -> dict[str, Dimension]:
     found: dict[str, Dimension] = {}
     for field in _fields(kind):
         given = RANGES.get(f"{kind}.{field.name}", RANGES.get(field.name))
+        if field.name in FIXED:
+            continue
         if get_origin(hints[field.name]) is Literal:
             found[field.name] = get_args(hints[field.name])
         elif hints[field.name] is bool:
             found[field.name] = (False, True)
-        elif given is not None and field.name not in FIXED:
+        elif given is not None:
             whole = hints[field.name] is int
             ends = (int(given.low), int(given.high)) if whole else (given.low, given.high)
             found[field.name] = Range(*ends, given.log)

@@ -3,7 +3,9 @@
 Beside the run, every some rounds: for each known honest client k the estimate g_hat_k at the
 current model, against two truths at the same model: the gradient of a fresh batch, which is what
 the client would upload, and the gradient of all its samples, which the paper's analysis is
-about. The paper does not say which of the two it measured. The run itself is untouched.
+about. The paper does not say which of the two it measured, nor whether its error is a client's or
+that of the aggregate, whose symbol it has: so the same rule over all estimates is held against it
+over all true gradients too. The run itself is untouched.
 """
 
 from __future__ import annotations
@@ -34,10 +36,19 @@ if TYPE_CHECKING:
     from secureafl.simulation.simulator import Simulation
 
 ERRORS = "estimation.jsonl"
-TRUTHS = {"upload": "an upload", "local": "the whole local gradient"}
+TRUTHS = {
+    "upload": "an upload",
+    "local": "the whole local gradient",
+    "upload_aggregate": "the aggregate of uploads",
+    "local_aggregate": "the aggregate of whole local gradients",
+}
 _METRIC = "error"
 _OFTEN, _SELDOM = 20, 200  # rounds between two measurements, inside the windows and after them
 _CHUNK = 1000  # samples at a time
+_AGGREGATE_NOTE = (
+    "Nor does it say whether the error is a client's, of which the mean stands here, or that of "
+    "the aggregate of all clients: its symbol has no client."
+)
 
 
 def run_measured(experiment: Experiment, path: Path, checkpoint_seconds: float) -> Iterator[Event]:
@@ -54,7 +65,7 @@ def run_measured(experiment: Experiment, path: Path, checkpoint_seconds: float) 
 
 
 def measure(simulation: Simulation) -> dict[str, float | None]:
-    """The mean relative error over honest clients, against both truths."""
+    """The mean relative error over honest clients, and that of their aggregate, for both truths."""
     _settle(simulation)
     made, weights = simulation.experiment, simulation.weights
     assert isinstance(made.defense, SecureAfl)
@@ -62,14 +73,14 @@ def measure(simulation: Simulation) -> dict[str, float | None]:
     estimated = estimates(made.defense, state, weights)
     known = state.memory.known.cpu().numpy() & ~simulation.malicious
     rng = numpy_generator(made.seed, f"estimation-{simulation.round}")
-    found: dict[str, list[float]] = {truth: [] for truth in TRUTHS}
+    uploads, local = torch.zeros_like(estimated), torch.zeros_like(estimated)
     for client in np.flatnonzero(known):
         rows = simulation.shards.rows[client]
         batch = rng.choice(rows, made.training.batch_size)
-        for truth, chosen in zip(TRUTHS, (batch, rows), strict=True):
-            found[truth].append(_relative(estimated[client], _gradient(simulation, chosen)))
+        uploads[client], local[client] = _gradient(simulation, batch), _gradient(simulation, rows)
+    errors = _errors(made.defense, estimated, {"upload": uploads, "local": local}, known)
     _settle(simulation)
-    return {"round": simulation.round, **{truth: _mean(errors) for truth, errors in found.items()}}
+    return {"round": simulation.round, **{truth: errors[truth] for truth in TRUTHS}}
 
 
 def estimation_brief(request: Request, out: Path) -> Brief:
@@ -77,13 +88,13 @@ def estimation_brief(request: Request, out: Path) -> Brief:
     grid = grid_for(request)
     runs = [out / name for name in grid.places()]
     done = [_read(run) for run in runs if (run / RESULT).is_file()]
-    windows = estimation_error()
+    windows, measured = estimation_error(), _measured(done)
     cells = {
         (TRUTHS[truth], _name(window)): _cell(done, truth, window, len(runs))
-        for truth in TRUTHS
+        for truth in measured
         for window in windows
     }
-    rows, columns = list(TRUTHS.values()), [_name(window) for window in windows]
+    rows, columns = [TRUTHS[truth] for truth in measured], [_name(window) for window in windows]
     return Brief(
         title=title_of(request),
         command=request.command,
@@ -93,6 +104,7 @@ def estimation_brief(request: Request, out: Path) -> Brief:
             "mean over clients, then over the rounds of a window. No attack.",
             "The paper does not say whether its true update is an upload (a batch's gradient) or "
             "the whole local gradient: both stand here beside its one figure.",
+            *[_AGGREGATE_NOTE] * ("upload_aggregate" in measured),
             seed_note(grid),
         ],
         seeds=grid.axes["seed"],
@@ -103,6 +115,26 @@ def estimation_brief(request: Request, out: Path) -> Brief:
         curves=True,
         runs=runs,
     )
+
+
+def _errors(
+    defense: SecureAfl, estimated: Tensor, truths: Mapping[str, Tensor], known: np.ndarray
+) -> dict[str, float | None]:
+    """The errors against each truth, client by client and of the aggregate."""
+    found: dict[str, float | None] = {}
+    clients, rule = np.flatnonzero(known), defense.aggregator
+    present = torch.from_numpy(known).to(estimated.device)
+    for truth, rows in truths.items():
+        found[truth] = _mean([_relative(estimated[k], rows[k]) for k in clients])
+        both = [rule.aggregate(rule.init(len(v), v[0]), v, present)[0] for v in (estimated, rows)]
+        found[f"{truth}_aggregate"] = _mean([_relative(*both)])
+    return found
+
+
+def _measured(done: Iterable[list[dict[str, Any]]]) -> list[str]:
+    """The truths that these runs were held against: those of older ones are fewer."""
+    there = {name for lines in done for line in lines for name in line}
+    return [truth for truth in TRUTHS if truth in there] or list(TRUTHS)
 
 
 def _due(now: int) -> bool:
@@ -154,7 +186,9 @@ def _cell(done: Iterable[list[dict[str, Any]]], truth: str, window: Window, plan
 def _window_mean(lines: Iterable[Mapping[str, Any]], truth: str, window: Window) -> float | None:
     """None without a measurement in the window; NaN if one of them diverged."""
     end = window.end or math.inf
-    values = [line[truth] for line in lines if window.first <= line["round"] < end]
+    values = [
+        line[truth] for line in lines if window.first <= line["round"] < end and truth in line
+    ]
     return statistics.fmean(math.nan if v is None else v for v in values) if values else None
 
 

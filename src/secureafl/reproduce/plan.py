@@ -158,7 +158,8 @@ def _fast(request: Request) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _chosen(request: Request, axes: dict[str, Any]) -> dict[str, Any]:
     """The axes with the rows and attacks that were asked for; else those the paper has."""
-    artefact, paper, named = request.artefact, main_table(request.task), _named_rows(request)
+    artefact, paper = request.artefact, main_table(request.task)
+    named = _named(request, artefact.rows)
     if artefact.rows == "defense" and not artefact.row_names:
         rows = list(request.methods) or [
             d for d in axes["defense"] if COUNTERPARTS.get(d, d) in paper
@@ -168,34 +169,41 @@ def _chosen(request: Request, axes: dict[str, Any]) -> dict[str, Any]:
             if name not in named:
                 raise ConfigError(f"no row {name!r} in {request.name}{did_you_mean(name, named)}")
         rows = [named[name] for name in request.methods or named]
-    attacks = list(request.attacks) or [a for a in axes["attack"] if a in paper["secure_afl"]]
-    return {**axes, artefact.rows: rows, "attack": attacks}
+    known = _named(request, "attack")
+    wanted = request.attacks or [name for name in known if name in paper["secure_afl"]]
+    return {**axes, artefact.rows: rows, "attack": [known.get(name, name) for name in wanted]}
 
 
 def _sheet(request: Request, grid: Grid, at: str, out: Path) -> Sheet:
     artefact, table = request.artefact, request.artefact.table(request.task)
-    chosen, named = grid.axes[artefact.rows], _named_rows(request)
-    rows = {name: row for name, row in named.items() if row in chosen}
-    rows |= {str(row): row for row in chosen if row not in rows.values()}
-    names = {_text(row): name for name, row in rows.items()}
+    rows, columns = (_names(request, grid, axis) for axis in (artefact.rows, artefact.columns))
     runs: dict[tuple[str, str], list[Path]] = {}
     for cell, place in grid.places().items():
         if not artefact.sheets or place[artefact.sheets] == at:
-            where = names[_text(place[artefact.rows])], str(place[artefact.columns])
+            where = rows[_text(place[artefact.rows])], columns[_text(place[artefact.columns])]
             runs.setdefault(where, []).append(out / cell)
     cells = {
         (row, column): cell_of(folders, artefact.beside(table, at, row, column))
         for (row, column), folders in runs.items()
     }
-    columns = [str(value) for value in grid.axes[artefact.columns]]
-    return Sheet(at or request.task, list(rows), columns, cells)
+    across = [columns[_text(value)] for value in grid.axes[artefact.columns]]
+    return Sheet(at or request.task, list(rows.values()), across, cells)
 
 
-def _named_rows(request: Request) -> dict[str, Any]:
-    """All rows of the artefact's grid."""
+def _names(request: Request, grid: Grid, axis: str) -> dict[str, str]:
+    """The names of an axis' values, in the artefact's order and then those that it has not."""
+    chosen = grid.axes[axis]
+    named = {name: value for name, value in _named(request, axis).items() if value in chosen}
+    named |= {str(value): value for value in chosen if value not in named.values()}
+    return {_text(value): name for name, value in named.items()}
+
+
+def _named(request: Request, axis: str) -> dict[str, Any]:
+    """All values of an axis of the artefact's grid, by name."""
     artefact = request.artefact
-    rows = read_grid(_HERE / "grids" / f"{request.name}.toml").axes[artefact.rows]
-    return dict(zip(artefact.row_names or map(str, rows), rows, strict=True))
+    values = read_grid(_HERE / "grids" / f"{request.name}.toml").axes[axis]
+    names = {artefact.rows: artefact.row_names, artefact.columns: artefact.column_names}
+    return dict(zip(names.get(axis) or map(str, values), values, strict=True))
 
 
 def _text(value: Any) -> str:
