@@ -1,5 +1,6 @@
 """A real network on 127.0.0.1: `serve` and some `join`, each with all its processes."""
 
+import contextlib
 import json
 import os
 import signal
@@ -117,18 +118,19 @@ class Network:
         except OSError:
             return 0
 
-    def child(self, name, words):
-        """Process number of a child whose command line holds some words; 0 if there is none."""
-        parent = self.processes[name].pid
+    def find(self, name, words):
+        """Process numbers below one of ours, and its own, whose command line holds some words."""
+        parents, lines = {}, {}
         for place in Path("/proc").glob("[0-9]*"):
-            try:
+            with contextlib.suppress(OSError):  # it has ended
                 stat = (place / "stat").read_text().rpartition(")")[2].split()
                 line = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except OSError:
-                continue
-            if int(stat[1]) == parent and words in line:
-                return int(place.name)
-        return 0
+                parents[int(place.name)], lines[int(place.name)] = int(stat[1]), line
+        found, added = set(), {self.processes[name].pid}
+        while added:
+            found |= added
+            added = {number for number, parent in parents.items() if parent in added}
+        return sorted(number for number in found if words in lines.get(number, ""))
 
 
 def _free_port():

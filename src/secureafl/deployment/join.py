@@ -1,7 +1,7 @@
 """What `secureafl join` keeps running: Flower's SuperNode, and a worker that trains for it.
 
-A node that is cut off or killed is started again until it is let in: after a kill the SuperLink
-takes the old one for alive for about a minute, and refuses the new one that long.
+A node that is cut off or killed is started again until it is let in. After a kill the SuperLink
+takes the old one for alive, and refuses the new one, until it is told.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class ClientService:
         self._worker: subprocess.Popen[bytes] | None = None
         self._began, self._pause = 0.0, _AGAIN_SECONDS
         self.starts = 0  # of the node
+        self._killed = False  # whether the server takes a node for alive that was
         self._cleared = True  # whether nothing is left of a node that has ended
         self._told: set[str] = set()  # complaints
         self._read = 0  # bytes of the worker's log
@@ -86,9 +87,18 @@ class ClientService:
         if ended and (self._node is None or ran >= self._pause):
             short = self._node is not None and ran < 2 * _MOST_SECONDS
             self._pause = min(2 * self._pause, _MOST_SECONDS) if short else _AGAIN_SECONDS
+            self._end_session()
             self._node = start(self._supernode(), self.log, self._env)
             self._began, self._cleared = time.monotonic(), False
             self.starts += 1
+
+    def _end_session(self) -> None:
+        """Tell the server of a node that was killed; one that ends has told it by itself.
+
+        Nobody else's connection is ended: another machine may have the same key.
+        """
+        self._killed |= self._node is not None and (self._node.returncode or 0) < 0
+        self._killed = self._killed and not self.status.end_session()
 
     @property
     def _socket(self) -> Path:
