@@ -14,7 +14,7 @@ import csv
 import dataclasses
 import itertools
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,7 +34,7 @@ from secureafl import (
 from secureafl.attacks import Adaptive, Composed, Gaussian, LabelFlip, MinMax, Scaling, SignFlip
 
 CLIENTS, PACES = (4, 10), (1, 20, 60)
-HONEST = 240  # uploads of all other clients together
+HONEST = 180  # uploads of all other clients together
 GOAL = 0.05  # that an error may be above the one without the malicious client
 HONEST_MEMBER, ABSENT = "honest", "absent"  # what runs are compared with
 
@@ -150,7 +150,7 @@ def error(cell: Cell) -> float:
         "threads": 1,
         "arrivals": {"kind": "uniform", "malicious_pace": float(cell.pace), "malicious_first": 2},
         "training": {"learning_rate": 0.02},
-        "evaluation": {"every": max(1, rounds // 40), "late": 1},
+        "evaluation": {"every": max(1, rounds // 15), "late": 1},
     }
     made = dataclasses.replace(from_mapping(values), task=TinyNetwork(), attack=attack)
     found = (event for event in simulate(made) if isinstance(event, EvaluationEvent))
@@ -184,26 +184,40 @@ def run(path: Path, seeds: list[int]) -> None:
 def table(path: Path) -> Iterator[str]:
     """A row per attack: mean over seeds above the honest member's run, above the absent one's."""
     known = read(path)
-    seeds = sorted({cell.seed for cell in known})
     columns = list(itertools.product(CLIENTS, PACES))
     yield "| attack | " + " | ".join(f"1 of {n}, {p} x" for n, p in columns) + " |"
     yield "|---|" + "---|" * len(columns)
-    for name, pace_of in ((ABSENT, lambda _: 1), (HONEST_MEMBER, lambda pace: pace)):
-        found = ([known[Cell(n, pace_of(p), name, s)] for s in seeds] for n, p in columns)
-        means = " | ".join(f"{statistics.fmean(errors):.3f}" for errors in found)
-        yield f"| {name}: error | {means} |"
+    for name in (ABSENT, HONEST_MEMBER):
+        numbers = ((n, 1 if name == ABSENT else p) for n, p in columns)
+        means = (_mean(e for c, e in known.items() if c[:3] == (n, p, name)) for n, p in numbers)
+        yield f"| {name}: error | {' | '.join(means)} |"
+    above = {cell: _above(known, cell) for cell in known if cell.attack in ATTACKS}
     for attack in ATTACKS:
-        yield f"| {attack} | " + " | ".join(_above(known, n, p, attack) for n, p in columns) + " |"
+        found = ([a for c, a in above.items() if c[:3] == (n, p, attack)] for n, p in columns)
+        yield f"| {attack} | {' | '.join(map(_entry, found))} |"
+    honest, absent = (sum(a[i] > GOAL for a in above.values()) for i in (0, 1))
+    yield ""
+    yield f"Of {len(above)} single runs {honest} and {absent} are more than {GOAL} above."
 
 
-def _above(known: dict[Cell, float], clients: int, pace: int, attack: str) -> str:
-    """How far the error is above that of both other runs; bold if that is too much."""
-    seeds, above = sorted({cell.seed for cell in known}), []
-    for name, its_pace in ((HONEST_MEMBER, pace), (ABSENT, 1)):
-        pairs = ((Cell(clients, pace, attack, s), Cell(clients, its_pace, name, s)) for s in seeds)
-        above.append(statistics.fmean(known[cell] - known[other] for cell, other in pairs))
-    text = ", ".join(f"{value:+.3f}" for value in above)
-    return f"**{text}**" if max(above) > GOAL else text
+def _mean(errors: Iterable[float]) -> str:
+    found = list(errors)
+    return f"{statistics.fmean(found):.3f}" if found else "not run"
+
+
+def _above(known: dict[Cell, float], cell: Cell) -> tuple[float, float]:
+    """How far the error of a run is above that of the honest member, and without it."""
+    honest = known[cell._replace(attack=HONEST_MEMBER)]
+    absent = known[cell._replace(attack=ABSENT, pace=1)]
+    return known[cell] - honest, known[cell] - absent
+
+
+def _entry(above: list[tuple[float, float]]) -> str:
+    """Both means over seeds; bold what is too much."""
+    if not above:
+        return "not run"
+    means = [statistics.fmean(values) for values in zip(*above, strict=True)]
+    return ", ".join(f"**{mean:+.3f}**" if mean > GOAL else f"{mean:+.3f}" for mean in means)
 
 
 def main() -> None:

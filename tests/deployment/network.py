@@ -41,11 +41,13 @@ deadline = {deadline}
 class Network:
     """Starts and stops everything; TLS and keys are always on."""
 
-    def __init__(self, folder, rounds, clients=4, deadline=120.0, more="", task=TINY):
+    def __init__(
+        self, folder, rounds, clients=4, deadline=120.0, more="", task=TINY, experiment=EXPERIMENT
+    ):
         self.folder, self.run, self.task = folder, folder / "run", task
         self.port = _free_port()
         facts = {"rounds": rounds, "clients": clients, "deadline": deadline, "task": task}
-        (folder / "net.toml").write_text(EXPERIMENT.format(more=more, **facts))
+        (folder / "net.toml").write_text(experiment.format(more=more, **facts))
         faster = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2", "OMP_NUM_THREADS": "1"}
         path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
         self.env = {**os.environ, "PYTHONPATH": path, **faster}
