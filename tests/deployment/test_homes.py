@@ -100,6 +100,26 @@ def test_server_is_told_of_a_node_that_was_killed_until_it_knows(monkeypatch):
     service.stop()
 
 
+def test_node_that_has_lost_its_superexec_is_started_again(monkeypatch):
+    service = ClientService("127.0.0.1:1", {}, None, None, False)
+    monkeypatch.setattr(service, "_supernode", lambda: ["sleep", "60"])
+    monkeypatch.setattr(service, "_worker", Running())
+    service.turn()
+    first = service._node
+    words = ["bash", "-c", "sleep 60; :", "flower-superexec"]
+    env = {**os.environ, "FLWR_HOME": str(service._home / FLOWER)}
+    with subprocess.Popen(words, env=env) as executor:
+        service._began -= 100.0
+        service.turn()
+        assert service._node is first
+        executor.kill()
+    service._looked -= 100.0
+    service.turn()
+    assert service._node is not first
+    assert first.returncode is not None
+    service.stop()
+
+
 class Running:
     def poll(self):
         return None
