@@ -1,6 +1,8 @@
 """Messages an attacker might send: a good answer with something wrong about it, at random."""
 
+import functools
 import io
+import math
 import os
 import pickle
 
@@ -13,6 +15,7 @@ from secureafl.deployment.client_app import named_arrays
 COUNT = int(os.environ.get("SECUREAFL_HOSTILE", "1000000"))
 LAYOUT = {"first.weight": (4, 3), "first.bias": (4,), "last.weight": (2, 4), "scale": ()}
 SIZE = 25
+_ARRAYS = list(LAYOUT)
 
 
 _HONEST = [
@@ -23,10 +26,8 @@ _HONEST = [
 
 def good(rng, kind="update"):
     """An answer as an honest client sends it."""
-    record = ArrayRecord()
-    for name, array in _HONEST[rng.integers(len(_HONEST))].items():
-        record[name] = array  # never changed, only replaced
-    return RecordDict({kind: record})
+    # Arrays are never changed, only replaced, so all messages may share them.
+    return RecordDict({kind: _HONEST[rng.integers(len(_HONEST))].copy()})
 
 
 def hostile(rng):
@@ -41,7 +42,7 @@ def _record(content):
 
 
 def _any_name(rng):
-    return list(LAYOUT)[rng.integers(len(LAYOUT))]
+    return _ARRAYS[rng.integers(len(_ARRAYS))]
 
 
 def _with_array(rng, content, **changes):
@@ -53,21 +54,34 @@ def _with_array(rng, content, **changes):
 
 
 def _spoilt(value):
+    number = np.float32(value).tobytes()
+
     def spoil(rng, content):
         record, name = _record(content), _any_name(rng)
-        numbers = record[name].numpy().copy()
-        numbers.reshape(-1)[rng.integers(max(1, numbers.size))] = value
-        record[name] = Array(numbers)
+        old = record[name]
+        place = len(old.data) - 4 * int(rng.integers(math.prod(LAYOUT[name]))) - 4
+        data = old.data[:place] + number + old.data[place + 4 :]
+        record[name] = Array(old.dtype, old.shape, old.stype, data)
         return content
 
     return spoil
 
 
-def _npy(rng, dtype, shape, fill=b""):
+@functools.cache  # made once: to write these would take most of the time
+def _zeros(shape, dtype=np.float32):
+    return Array(np.zeros(shape, dtype))
+
+
+@functools.cache
+def _head(fortran, dtype, shape):
     file = io.BytesIO()
-    entries = {"descr": dtype, "fortran_order": bool(rng.integers(2)), "shape": shape}
+    entries = {"descr": dtype, "fortran_order": fortran, "shape": shape}
     np.lib.format.write_array_header_1_0(file, entries)
-    return file.getvalue() + fill
+    return file.getvalue()
+
+
+def _npy(rng, dtype, shape, fill=b""):
+    return _head(bool(rng.integers(2)), dtype, shape) + fill
 
 
 def _other_data(make):
@@ -103,16 +117,14 @@ def _lacking(rng, content):
 
 
 def _one_more(rng, content):
-    _record(content)[f"more{rng.integers(1000)}"] = Array(
-        np.zeros(int(rng.integers(9)), np.float32)
-    )
+    _record(content)[f"more{rng.integers(1000)}"] = _zeros(int(rng.integers(9)))
     return content
 
 
 def _other_type(rng, content):
     record, name = _record(content), _any_name(rng)
     kinds = (np.float64, np.float16, np.int32, np.int64, np.uint8, np.bool_, np.complex64, ">f4")
-    record[name] = Array(np.zeros(LAYOUT[name], kinds[rng.integers(len(kinds))]))
+    record[name] = _zeros(LAYOUT[name], kinds[rng.integers(len(kinds))])
     return content
 
 
@@ -125,7 +137,7 @@ def _claimed(field, values):
 def _other_shape(rng, content):
     record, name = _record(content), _any_name(rng)
     shapes = ((0,), (1, 1), (SIZE,), (3, 4, 1), (7,))
-    record[name] = Array(np.zeros(shapes[rng.integers(len(shapes))], np.float32))
+    record[name] = _zeros(shapes[rng.integers(len(shapes))])
     return content
 
 

@@ -1,5 +1,6 @@
 """A real network on 127.0.0.1: `serve` and some `join`, each with all its processes."""
 
+import contextlib
 import json
 import os
 import signal
@@ -40,11 +41,13 @@ deadline = {deadline}
 class Network:
     """Starts and stops everything; TLS and keys are always on."""
 
-    def __init__(self, folder, rounds, clients=4, deadline=120.0, more="", task=TINY):
+    def __init__(
+        self, folder, rounds, clients=4, deadline=120.0, more="", task=TINY, experiment=EXPERIMENT
+    ):
         self.folder, self.run, self.task = folder, folder / "run", task
         self.port = _free_port()
         facts = {"rounds": rounds, "clients": clients, "deadline": deadline, "task": task}
-        (folder / "net.toml").write_text(EXPERIMENT.format(more=more, **facts))
+        (folder / "net.toml").write_text(experiment.format(more=more, **facts))
         faster = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2", "OMP_NUM_THREADS": "1"}
         path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
         self.env = {**os.environ, "PYTHONPATH": path, **faster}
@@ -117,18 +120,19 @@ class Network:
         except OSError:
             return 0
 
-    def child(self, name, words):
-        """Process number of a child whose command line holds some words; 0 if there is none."""
-        parent = self.processes[name].pid
+    def find(self, name, words):
+        """Process numbers below one of ours, and its own, whose command line holds some words."""
+        parents, lines = {}, {}
         for place in Path("/proc").glob("[0-9]*"):
-            try:
+            with contextlib.suppress(OSError):  # it has ended
                 stat = (place / "stat").read_text().rpartition(")")[2].split()
                 line = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except OSError:
-                continue
-            if int(stat[1]) == parent and words in line:
-                return int(place.name)
-        return 0
+                parents[int(place.name)], lines[int(place.name)] = int(stat[1]), line
+        found, added = set(), {self.processes[name].pid}
+        while added:
+            found |= added
+            added = {number for number, parent in parents.items() if parent in added}
+        return sorted(number for number in found if words in lines.get(number, ""))
 
 
 def _free_port():

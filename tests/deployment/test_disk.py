@@ -40,7 +40,7 @@ def service(tmp_path, monkeypatch):
     def submit():
         made.submitted += 1
 
-    monkeypatch.setattr(made, "_submit", submit)
+    monkeypatch.setattr(made._app, "_submit", submit)
     yield made
     (made.out / ALIVE).unlink(missing_ok=True)  # this process is no server app to wait for
     made.stop()
@@ -109,14 +109,6 @@ def test_nothing_is_started_while_there_is_no_room_for_its_log(tmp_path, monkeyp
     made.stop()
 
 
-def test_server_app_that_ends_again_and_again_is_quoted(service, monkeypatch):
-    (service.out / LOG).write_text('\n{"event": "failed", "said": "RunError: no such data"}\n')
-    for _ in range(5):
-        service.turn()
-    with pytest.raises(RunError, match=r"ends at once \(RunError: no such data\)"):
-        service.turn()
-
-
 def get(service, path):
     place = f"http://127.0.0.1:{service._options.metrics_port}{path}"
     try:
@@ -133,7 +125,7 @@ def test_health_sees_the_server_app_and_the_last_arrival(service, monkeypatch):
     assert found["problems"] == ["the SuperLink does not run", "no server app is at work"]
     monkeypatch.setattr(service, "_link", Running())
     now = module.time.time()
-    said = Liveness(os.getpid(), str(service._attempt), 7, now - 3, now - 40)
+    said = Liveness(os.getpid(), service._app.attempt, 7, now - 3, now - 40)
     write_liveness(service.out, said)
     status, text = get(service, "/health")
     found = json.loads(text)
@@ -157,7 +149,7 @@ def test_metrics_of_serve_and_of_its_server_app_are_one_page(service):
     counts = Metrics()
     counts.round.set(7)
     port, end = counts.publish(0)
-    write_liveness(service.out, Liveness(os.getpid(), str(service._attempt), 7, 1.0, 1.0, port))
+    write_liveness(service.out, Liveness(os.getpid(), service._app.attempt, 7, 1.0, 1.0, port))
     status, text = get(service, "/metrics")
     end()
     found = {s.name: s.value for f in text_string_to_metric_families(text) for s in f.samples}

@@ -102,7 +102,7 @@ def test_strangers_do_not_fill_the_memory_and_members_get_through(tmp_path):
         net.make_keys("one")
         net.wait(lambda: len(net.told("keys")) == 1, 60, "keys")
         assert stat.S_IMODE((net.run / "server" / "superlink.db").stat().st_mode) == 0o600
-        link = net.child("serve", "secureafl.deployment.guard")
+        (link,) = net.find("serve", "secureafl.deployment.guard")
         before = memory(link)
         trust = ssl.create_default_context(cafile=str(tmp_path / "certs" / "ca.crt"))
         answers = []
@@ -137,7 +137,7 @@ def test_polls_that_one_superlink_answers_and_a_second_superexec(tmp_path):
         env = environment(net.run / "server" / "flower") | {"PYTHONPATH": net.env["PYTHONPATH"]}
         second = subprocess.Popen(["flower-superexec", *words], env=env, cwd=tmp_path)
         try:
-            link = net.child("serve", "secureafl.deployment.guard")
+            (link,) = net.find("serve", "secureafl.deployment.guard")
             with closing(Member(net, "two")) as member:
                 poll = PullMessagesRequest(node=Node(node_id=member.number))
                 idle, _ = busy(link, 10, lambda: time.sleep(0.1))
@@ -145,7 +145,7 @@ def test_polls_that_one_superlink_answers_and_a_second_superexec(tmp_path):
             each = (spent - idle) / count
             print(f"{count / 10:.0f} polls a second, {1000 * each:.1f} ms of CPU each")
             assert len(net.told("serving")) == 1, "one run has one ServerApp"
-            os.kill(net.child("serve", "flower-superexec"), signal.SIGKILL)
+            os.kill(net.find("serve", "flower-superexec")[0], signal.SIGKILL)
             os.kill(net.server_app(), signal.SIGKILL)
             rounds = len(net.told("arrival"))
             net.wait(lambda: len(net.told("arrival")) > rounds, 120, "further round")

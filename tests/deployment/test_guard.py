@@ -285,7 +285,13 @@ async def send_hostile(rng, count):
     real = [heads(key, at) for at in (0.0, -3600.0)]
     find_node = {public_key_to_bytes(key.public_key()): 7}.get
     known, teller = signer(find_node), status_teller(Path("/nowhere"), find_node, lambda _: False)
-    read = 0
+    read, signed = 0, False
+
+    def sender_of(headers):
+        nonlocal signed
+        found = known(headers)
+        signed = found is not None
+        return found
 
     async def inner(scope, receive, send):
         nonlocal read
@@ -298,7 +304,7 @@ async def send_hostile(rng, count):
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
     budget, answers = ByteBudget(), {}
-    guard = FleetOnly(inner, known, budget, teller)
+    guard = FleetOnly(inner, sender_of, budget, teller)
     for _ in range(count):
         scope, body = hostile_request(rng, rng.choice(real))
         pieces = iter([(piece, True) for piece in body[:-1]] + [(body[-1], False)])
@@ -311,9 +317,8 @@ async def send_hostile(rng, count):
             if "status" in message:
                 answers[message["status"]] = answers.get(message["status"], 0) + 1
 
-        read = 0
+        read, signed = 0, False
         await guard(scope, receive, send)
-        signed = known(dict(scope["headers"])) is not None
         assert read <= (LARGEST_REQUEST if signed else STRANGERS_REQUEST), scope
     assert sum(answers.values()) == count
     assert (budget._left, dict(budget._held)) == (MOST_BYTES, {})

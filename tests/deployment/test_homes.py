@@ -77,6 +77,49 @@ def test_client_apps_end_with_their_node(monkeypatch):
     service.stop()
 
 
+def test_server_is_told_of_a_node_that_was_killed_until_it_knows(monkeypatch):
+    service = ClientService("127.0.0.1:1", {}, None, None, False)
+    refused, killed, told, knows = "sys.exit(1)", "os.kill(os.getpid(), 9)", [], [False, True]
+    ends = [refused, killed, refused, refused, refused]
+
+    def end_session():
+        told.append(service.starts)
+        return knows[len(told) - 1]
+
+    def node():
+        return [sys.executable, "-c", f"import os, sys; {ends[service.starts]}"]
+
+    monkeypatch.setattr(service, "_supernode", node)
+    monkeypatch.setattr(service, "_worker", Running())
+    monkeypatch.setattr(service.status, "end_session", end_session)
+    for _ in ends:
+        service.turn()
+        service._node.wait()
+        service._began -= 60.0
+    assert told == [2, 3], "not of one that was refused, and no more once it knows"
+    service.stop()
+
+
+def test_node_that_has_lost_its_superexec_is_started_again(monkeypatch):
+    service = ClientService("127.0.0.1:1", {}, None, None, False)
+    monkeypatch.setattr(service, "_supernode", lambda: ["sleep", "60"])
+    monkeypatch.setattr(service, "_worker", Running())
+    service.turn()
+    first = service._node
+    words = ["bash", "-c", "sleep 60; :", "flower-superexec"]
+    env = {**os.environ, "FLWR_HOME": str(service._home / FLOWER)}
+    with subprocess.Popen(words, env=env) as executor:
+        service._began -= 100.0
+        service.turn()
+        assert service._node is first
+        executor.kill()
+    service._looked -= 100.0
+    service.turn()
+    assert service._node is not first
+    assert first.returncode is not None
+    service.stop()
+
+
 class Running:
     def poll(self):
         return None

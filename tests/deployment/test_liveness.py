@@ -12,7 +12,7 @@ from simulation.small import tiny
 
 from secureafl.core.errors import LockedError
 from secureafl.deployment import liveness
-from secureafl.deployment.liveness import STOP, hold_run, is_served, should_stop
+from secureafl.deployment.liveness import ATTEMPT, STOP, hold_run, is_served, should_stop
 from secureafl.deployment.options import Options
 from secureafl.deployment.processes import free_port
 from secureafl.deployment.serve import Address, Service
@@ -85,6 +85,9 @@ def test_server_app_stops_when_its_serve_is_gone_or_asks_for_it(run):
         (run / STOP).touch()
         assert should_stop(run, "1")
         (run / STOP).unlink()
+        (run / ATTEMPT).write_text("2")
+        assert should_stop(run, "1"), "another took its place"
+        assert not should_stop(run, "2")
     assert not is_served(run)
     assert should_stop(run, "1")
 

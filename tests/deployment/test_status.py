@@ -5,14 +5,16 @@ import json
 from base64 import b64encode
 from datetime import timedelta
 
+import httpx
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from flwr.proto.fleet_pb2 import DeactivateNodeRequest
 from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
 from secureafl.core.errors import ConfigError
-from secureafl.deployment.guard import FleetOnly, status_teller
+from secureafl.deployment.guard import FleetOnly, read_head, status_teller
 from secureafl.deployment.keys import make_key
 from secureafl.deployment.roster import CLIENTS, RosterReader, read_roster
 from secureafl.deployment.status import PATH, Status, StatusClient, Teller, answer
@@ -46,7 +48,7 @@ def told(run, node=7):
 
 def test_decisions_of_the_defence_are_told_of_twenty_uploads_together(run):
     found = told(run(record()), 7)
-    assert found == Status("", 10, 40, False, 2, True, 3, 9)
+    assert found == Status("", 10, 40, False, 2, True, 3, 9, node=7)
     assert told(run(record(told_share=17)), 7).share == 17
 
 
@@ -63,13 +65,13 @@ def test_what_is_wrong_with_an_uploads_form_is_told_at_once(run, reason):
 def test_no_client_is_told_of_another(run):
     found = told(run(record(), record(node=8, client=3, uploads=99)), 7)
     assert (found.client, found.uploads) == (2, 3)
-    assert told(run(record()), 9) == Status("", 10, 40)
+    assert told(run(record()), 9) == Status("", 10, 40, node=9)
 
 
 def test_client_without_a_slot_is_told_and_a_server_that_starts_says_so(run, tmp_path):
     assert told(run(record(client=None)), 7).refused == "full"
     (tmp_path / CLIENTS).unlink()
-    assert told(tmp_path) == Status()
+    assert told(tmp_path) == Status(node=7)
 
 
 def test_roster_is_read_again_when_it_has_changed(run, tmp_path):
@@ -207,3 +209,24 @@ def test_server_that_is_not_there_is_no_error_of_the_client(tmp_path):
         StatusClient("127.0.0.1:1", tmp_path / "ada", None)
     with pytest.raises(ConfigError, match="not a private key"):
         StatusClient("127.0.0.1:1", None, tmp_path / "ada.pub")
+
+
+def test_connection_of_a_killed_node_is_ended_with_its_own_key(tmp_path):
+    make_key(tmp_path / "ada")
+    client, asked, codes = StatusClient("127.0.0.1:1", None, tmp_path / "ada"), [], [200, 400]
+
+    def reply(request):
+        if request.url.path == PATH:
+            return httpx.Response(200, json=Status(node=7)._asdict())
+        asked.append(request)
+        return httpx.Response(codes.pop(0))
+
+    assert not client.end_session(), "there is no server"
+    client._http = httpx.Client(base_url="http://x", transport=httpx.MockTransport(reply))
+    assert client.end_session()
+    assert not client.end_session(), "the server has refused"
+    assert DeactivateNodeRequest.FromString(asked[0].content).node_id == 7
+    head = read_head({name.lower(): value for name, value in asked[0].headers.raw})
+    assert head.fresh
+    assert head.is_genuine()
+    client.close()

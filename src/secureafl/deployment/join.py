@@ -1,7 +1,7 @@
 """What `secureafl join` keeps running: Flower's SuperNode, and a worker that trains for it.
 
-A node that is cut off or killed is started again until it is let in: after a kill the SuperLink
-takes the old one for alive for about a minute, and refuses the new one that long.
+A node that is cut off or killed is started again until it is let in. After a kill the SuperLink
+takes the old one for alive, and refuses the new one, until it is told.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from secureafl.deployment.logs import rotate
 from secureafl.deployment.processes import (
     end_leftovers,
     environment,
+    find_processes,
     free_port,
     require_safe,
     start,
@@ -29,6 +30,8 @@ from secureafl.deployment.status import StatusClient
 from secureafl.deployment.worker import COMPLAINT
 
 _AGAIN_SECONDS, _MOST_SECONDS = 5.0, 30.0  # between two tries: at first, and after several
+_LOOK_SECONDS = 60.0  # between two looks whether a node has what it needs, and before the first
+_EXECUTOR = "flower-superexec"  # Flower's program that starts client apps for a node
 _LARGEST_LOG = 4 * 2**20  # bytes; temporary folders are often in memory
 _REASON = "[code:"  # how Flower's line begins that says why
 
@@ -58,8 +61,9 @@ class ClientService:
         self._env = environment(self._home / FLOWER)
         self._node: subprocess.Popen[bytes] | None = None
         self._worker: subprocess.Popen[bytes] | None = None
-        self._began, self._pause = 0.0, _AGAIN_SECONDS
+        self._began, self._pause, self._looked = 0.0, _AGAIN_SECONDS, 0.0
         self.starts = 0  # of the node
+        self._killed = False  # whether the server takes a node for alive that was
         self._cleared = True  # whether nothing is left of a node that has ended
         self._told: set[str] = set()  # complaints
         self._read = 0  # bytes of the worker's log
@@ -78,6 +82,7 @@ class ClientService:
             self._worker = start(command, self._home / "worker.log", env)
         for path in self._home.glob("*.log"):
             rotate(path, held_open=True, largest=_LARGEST_LOG)
+        self._end_lame_node()
         ended = self._node is None or self._node.poll() is not None
         if ended and not self._cleared:
             end_leftovers(self._home / FLOWER)  # its client apps would wait for it for ever
@@ -86,9 +91,27 @@ class ClientService:
         if ended and (self._node is None or ran >= self._pause):
             short = self._node is not None and ran < 2 * _MOST_SECONDS
             self._pause = min(2 * self._pause, _MOST_SECONDS) if short else _AGAIN_SECONDS
+            self._end_session()
             self._node = start(self._supernode(), self.log, self._env)
             self._began, self._cleared = time.monotonic(), False
             self.starts += 1
+
+    def _end_lame_node(self) -> None:
+        """End a node whose SuperExec was killed: it takes requests on and never answers them."""
+        now, node = time.monotonic(), self._node
+        if now - max(self._looked, self._began) < _LOOK_SECONDS or not Path("/proc/self").exists():
+            return
+        self._looked = now
+        if node is not None and not find_processes(self._home / FLOWER, _EXECUTOR):
+            stop(node)
+
+    def _end_session(self) -> None:
+        """Tell the server of a node that was killed; one that ends has told it by itself.
+
+        Nobody else's connection is ended: another machine may have the same key.
+        """
+        self._killed |= self._node is not None and (self._node.returncode or 0) < 0
+        self._killed = self._killed and not self.status.end_session()
 
     @property
     def _socket(self) -> Path:

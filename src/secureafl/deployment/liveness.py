@@ -27,6 +27,7 @@ DATABASE = _SERVER / "superlink.db"  # Flower's nodes and messages
 SERVE = _SERVER / "serve.lock"  # held while `serve` runs
 ALIVE = _SERVER / "alive.json"  # the ServerApp's fields of Liveness
 STOP = _SERVER / "stop"  # asks the ServerApp to stop
+ATTEMPT = _SERVER / "attempt"  # of the ServerApp that `serve` has asked for last
 
 _PATIENCE = 2.0  # seconds; a ServerApp holds the lock for an instant to see whether it is free
 _PULSE_SECONDS = 5.0
@@ -108,8 +109,18 @@ class Pulse:
 
 
 def should_stop(out: Path, attempt: str) -> bool:
-    """Whether the ServerApp was asked to stop, or the `serve` that made the attempt is gone."""
-    return (out / STOP).exists() or (bool(attempt) and not is_served(out))
+    """Whether the ServerApp was asked to stop, its `serve` is gone, or another took its place."""
+    if (out / STOP).exists():
+        return True
+    return bool(attempt) and (not is_served(out) or _is_replaced(out, attempt))
+
+
+def _is_replaced(out: Path, attempt: str) -> bool:
+    """Whether `serve` has given this attempt up; Flower may start it even long after that."""
+    try:
+        return (out / ATTEMPT).read_text() != attempt
+    except OSError:
+        return False
 
 
 def watch(out: Path, attempt: str, grace: float = _GRACE_SECONDS) -> None:

@@ -64,18 +64,25 @@ def stop(process: subprocess.Popen[bytes] | None) -> None:
         process.wait()
 
 
-def end_leftovers(home: Path) -> None:
+def end_leftovers(home: Path, program: str = "") -> None:
     """End what Flower's programs below `home` left behind: some outlive their parents."""
-    mark, until = f"FLWR_HOME={home}".encode(), time.monotonic() + _PATIENCE
-    found: set[int] = set()
-    for place in Path("/proc").glob("[0-9]*/environ"):
-        number = int(place.parent.name)
-        with contextlib.suppress(OSError):  # it has ended, or is not ours
-            if number != os.getpid() and mark in place.read_bytes().split(b"\0"):
-                os.kill(number, signal.SIGKILL)
-                found.add(number)
+    found, until = find_processes(home, program), time.monotonic() + _PATIENCE
+    for number in found:
+        with contextlib.suppress(OSError):  # it has ended
+            os.kill(number, signal.SIGKILL)
     while any(map(is_alive, found)) and time.monotonic() < until:  # what they hold is free then
         time.sleep(0.05)
+
+
+def find_processes(home: Path, program: str = "") -> set[int]:
+    """Numbers of the processes below `home`, or of one of Flower's programs there."""
+    mark, found = f"FLWR_HOME={home}".encode(), set[int]()
+    for place in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # it has ended, or is not ours
+            ours = mark in place.read_bytes().split(b"\0")
+            if ours and program.encode() in place.with_name("cmdline").read_bytes():
+                found.add(int(place.parent.name))
+    return found - {os.getpid()}
 
 
 def is_alive(number: int) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import subprocess
 import sys
 import time
@@ -32,8 +31,16 @@ from secureafl.deployment.keys import (
     certificate_fits,
     load_certificate,
 )
+from secureafl.deployment.launcher import CONNECTION, AppLauncher
 from secureafl.deployment.listening import OWN, numeric_host, require_free
-from secureafl.deployment.liveness import APP, DATABASE, LOG, STOP, hold_run, read_liveness
+from secureafl.deployment.liveness import (
+    APP,
+    DATABASE,
+    LOG,
+    STOP,
+    hold_run,
+    read_liveness,
+)
 from secureafl.deployment.logs import Log, rotate
 from secureafl.deployment.members import MemberList, connect
 from secureafl.deployment.monitor import Health, Monitor
@@ -57,15 +64,12 @@ from secureafl.runs.layout import EXPERIMENT, RESULT
 from secureafl.runtime.records import adopt_settings, require_same
 from secureafl.toml import write_toml
 
-_HERE = "here"  # what Flower's settings call the connection to this server
-_START_SECONDS = 120.0  # until a ServerApp must have shown itself
 _STOP_SECONDS = 40.0  # until a ServerApp that was asked to stop has ended itself
 _LEAVING_SECONDS = 30.0  # that a ServerApp of a dead `serve` may take to end
-_MOST_STARTS = 5  # in a row, without a round between
 _SILENT_SECONDS = 120.0  # after which a process that should show itself is taken to hang
 _GOODBYE_SECONDS = ASK_SECONDS + 2.0  # in which every client has asked once
 _SOON_SECONDS = 30 * 86400.0
-_PROCESSES = ("superlink", "superexec", "server_app")
+_PROCESSES = ("superlink", "superexec")
 
 
 class Address(NamedTuple):
@@ -113,8 +117,7 @@ class Service:
         self._log = Log(self.out / LOG)
         self._link: subprocess.Popen[bytes] | None = None
         self._exec: subprocess.Popen[bytes] | None = None
-        self._attempt, self._submitted = 0, -_START_SECONDS
-        self._starts, self._round_then = 0, -1
+        self._app = AppLauncher(self.out, self._file, self._env, self._log)
         self._restarts = dict.fromkeys(_PROCESSES, 0)
         self._problem, self._turned, self._ends_soon = "", time.monotonic(), False
         self._certificate: x509.Certificate | None = None  # that the SuperLink has
@@ -159,8 +162,8 @@ class Service:
         folder = self._address.certificates
         safe = f'root-certificates = "{(folder / CA).absolute()}"' if folder else "insecure = true"
         return (
-            f'[superlink]\ndefault = "{_HERE}"\n\n'
-            f'[superlink.{_HERE}]\naddress = "{self._address.own}"\n{safe}\n'
+            f'[superlink]\ndefault = "{CONNECTION}"\n\n'
+            f'[superlink.{CONNECTION}]\naddress = "{self._address.own}"\n{safe}\n'
         )
 
     @property
@@ -180,7 +183,7 @@ class Service:
         self._exec = self._keep_running("superexec", self._exec, self._superexec)
         if self._members is not None:
             self._members.sync()
-        self._supervise_app()
+        self._app.turn(may_start=not self._problem)  # with one it would end at once
 
     def _keep_running(
         self, name: str, process: subprocess.Popen[bytes] | None, command: Callable[[], list[str]]
@@ -229,7 +232,7 @@ class Service:
     def examine(self) -> Health:
         """How the service does."""
         app, now = read_liveness(self.out), time.time()
-        alive = app.attempt == str(self._attempt) and is_alive(app.process)
+        alive = app.attempt == self._app.attempt and is_alive(app.process)
         silent, busy = now - app.seen, time.monotonic() - self._turned
         problems = [self._problem] if self._problem else []
         if self._link is None or self._link.poll() is not None:
@@ -247,7 +250,7 @@ class Service:
             heartbeat_age=silent if app.seen else None,
             arrival_age=now - app.arrived if app.arrived else None,
             disk_free_bytes=free_bytes(self.out),
-            restarts=dict(self._restarts),
+            restarts={**self._restarts, "server_app": self._app.restarts},
             certificate_seconds=self._certificate_seconds() if self._certificate else None,
             app_port=app.metrics_port if alive else 0,
         )
@@ -269,41 +272,6 @@ class Service:
         safe = ["--root-certificates", str(folder / CA)] if folder else ["--insecure"]
         return ["flower-superexec", "--runtime-api-address", self._address.own, *safe]
 
-    def _flwr(self, *words: str) -> dict[str, str]:
-        """What Flower's command line answers."""
-        command = ["flwr", *words, "--format", "json"]
-        done = subprocess.run(command, env=self._env, capture_output=True, text=True, check=False)
-        begin = done.stdout.find("{")
-        try:
-            return json.loads(done.stdout[begin:])
-        except ValueError:
-            return {"error-message": (done.stderr or done.stdout).strip()[-300:]}
-
-    def _supervise_app(self) -> None:
-        """Submit the run if no ServerApp is at work on it: none yet, or it was killed."""
-        app = read_liveness(self.out)
-        shown = app.attempt == str(self._attempt)
-        if shown and is_alive(app.process):
-            self._starts = 0 if app.round > self._round_then else self._starts
-            return
-        if not shown and time.monotonic() - self._submitted < _START_SECONDS:
-            return
-        if self._problem:  # it would end at once
-            return
-        if self._starts >= _MOST_STARTS:
-            why = self._log.last("failed").get("said", "without a word")
-            raise RunError(f"{self.out}: the server app ends at once ({why}); see {LOG} there")
-        self._starts, self._round_then = self._starts + 1, app.round
-        self._restarts["server_app"] += self._attempt > 0
-        self._submit()
-
-    def _submit(self) -> None:
-        self._attempt = time.time_ns()
-        facts = {"experiment": self._file, "out": self.out, "attempt": self._attempt}
-        given = " ".join(f'{name}="{value}"' for name, value in facts.items())
-        answer = self._flwr("run", str(self.out / APP), _HERE, "--run-config", given)
-        self._submitted = time.monotonic() if answer.get("success") else -_START_SECONDS
-
     def say_goodbye(self) -> None:
         """Stay a little after the end, so that clients who ask are told of it."""
         found = read_roster(self.out)
@@ -315,7 +283,7 @@ class Service:
         with contextlib.suppress(OSError):  # without it the ServerApp ends a little later
             (self.out / STOP).touch()
         app, until = read_liveness(self.out), time.monotonic() + _STOP_SECONDS
-        ours = app.attempt == str(self._attempt)
+        ours = app.attempt == self._app.attempt
         while ours and is_alive(app.process) and time.monotonic() < until:
             time.sleep(0.2)
         stop(self._exec)

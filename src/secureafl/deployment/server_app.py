@@ -71,11 +71,13 @@ def run(grid: Grid, file: Path, out: Path, attempt: str = "") -> None:
     try:
         _serve(grid, file, out, attempt, log)
     except Exception as error:
-        log("failed", said=f"{type(error).__name__}: {error}")
+        log("failed", attempt=attempt, said=f"{type(error).__name__}: {error}")
         raise
 
 
 def _serve(grid: Grid, file: Path, out: Path, attempt: str, log: Log) -> None:
+    if should_stop(out, attempt):
+        return
     experiment, options = read_file(file)
     server = Coordinator(experiment)
     if not (out / EXPERIMENT).is_file():

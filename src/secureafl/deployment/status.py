@@ -25,6 +25,7 @@ from secureafl.deployment.requests import FAILURES, RATE
 from secureafl.deployment.roster import RECENT, ClientRecord, RosterFile
 
 PATH = "/v1/fleet/secureafl/status"
+_DEACTIVATE = "/v1/fleet/deactivate-node"  # Flower's own
 
 # Why a key is not let in.
 UNKNOWN, REVOKED, FULL, CLOCK = "unknown_key", "revoked", "full", "clock"
@@ -50,12 +51,13 @@ class Status(NamedTuple):
     decision: str | None = None  # on the last upload, "" accepted; None: is not told
     pause: str = ""  # why it is sent no model at present
     seconds: float = 0.0  # until then
+    node: int | None = None  # Flower's number of the key
 
 
 def answer(found: RosterFile | None, node: int | None, refused: str) -> Status:
     """What the owner of a key may know; `node` is Flower's number of it, None: nobody has keys."""
     if refused or found is None:
-        return Status(refused)
+        return Status(refused, node=None if refused else node)
     record = next((c for c in found.clients if c.node == node), ClientRecord(node or 0))
     full = record.here and record.client is None and not found.finished
     last = record.recent[-1] if record.recent else ""
@@ -73,6 +75,7 @@ def answer(found: RosterFile | None, node: int | None, refused: str) -> Status:
         last if found.tell == "decisions" and record.recent else None,
         record.pause,
         round(max(0.0, record.until - time.time()), 1) if record.pause else 0.0,
+        node,
     )
 
 
@@ -101,6 +104,25 @@ class StatusClient:
             return str(error) or type(error).__name__
         except (ValueError, TypeError):
             return "it has another version"
+
+    def end_session(self) -> bool:
+        """Have the server give up the connection of this client's node, which was killed.
+
+        It would take the node for alive for about a minute, wait for its answer and refuse the
+        next one. Returns whether it has given it up.
+        """
+        from flwr.proto.fleet_pb2 import DeactivateNodeRequest
+        from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
+
+        found = self.ask()
+        if not isinstance(found, Status) or found.node is None:
+            return False
+        body = DeactivateNodeRequest(node_id=found.node).SerializeToString()
+        head = {**self._head(), "content-type": PROTOBUF_MEDIA_TYPE}
+        try:
+            return self._http.post(_DEACTIVATE, content=body, headers=head).is_success
+        except (httpx.HTTPError, OSError):
+            return False
 
     def _head(self) -> dict[str, str]:
         if self._key is None:
