@@ -41,12 +41,12 @@ ELSEWHERE = {
     r"table docs/": "tests/reproduce makes the pages of results again",
     r"report runs/flower-example": "of a run with Flower's own commands",
     r".*norm_bound": "a defence of the reader's",
-    r".*--download|.*--task cifar10": "data of others",
+    r".*--download|.*--task (cifar|udacity|tiny)|.*sageflow_": "data of others",
 }
 # What does not end within half an hour on two cores, or never.
 LONG = {
     r"redteam ": "hundreds of runs",
-    r"reproduce main --seeds|.*experiments/paper": "20,000 rounds",
+    r"reproduce (main|stated) --seeds|.*experiments/paper|run .*composed --seed": "20,000 rounds",
     r"bench$": "every case there is",
     r"dashboard ": "until it is stopped",
 }
