@@ -76,20 +76,20 @@ def test_server_app_that_is_killed_is_started_again_however_often(launcher, cloc
     assert len(launcher.asked) == 20
 
 
+def asked_after(launcher, clock, seconds):
+    """How often Flower was asked, one more turn and so much time later."""
+    clock.now += seconds
+    launcher.turn(may_start=True)
+    return len(launcher.asked)
+
+
 def test_server_app_that_died_before_it_showed_itself_is_not_waited_for(launcher, clock):
     launcher.turn(may_start=True)
-    clock.now += 10
-    launcher.turn(may_start=True)
-    assert len(launcher.asked) == 1
-    clock.now += 6
-    launcher.turn(may_start=True)
-    assert len(launcher.asked) == 2
-    clock.now += 20
-    launcher.turn(may_start=True)
-    assert len(launcher.asked) == 2, "a slow machine is given more time each time"
-    clock.now += 11
-    launcher.turn(may_start=True)
-    assert len(launcher.asked) == 3
+    assert asked_after(launcher, clock, 10) == 1
+    assert asked_after(launcher, clock, 6) == 2
+    slow = "a slow machine is given more time each time"
+    assert asked_after(launcher, clock, 20) == 2, slow
+    assert asked_after(launcher, clock, 11) == 3
 
 
 def test_server_app_that_loads_is_waited_for_two_minutes_and_then_ended(launcher, clock, tmp_path):
@@ -99,12 +99,8 @@ def test_server_app_that_loads_is_waited_for_two_minutes_and_then_ended(launcher
     env = {**os.environ, "FLWR_HOME": str(tmp_path / "flower")}
     with subprocess.Popen(words, env=env, stdout=subprocess.PIPE) as app:
         app.stdout.readline()
-        clock.now += 119
-        launcher.turn(may_start=True)
-        assert len(launcher.asked) == 1
-        clock.now += 2
-        launcher.turn(may_start=True)
-        assert len(launcher.asked) == 2
+        assert asked_after(launcher, clock, 119) == 1
+        assert asked_after(launcher, clock, 2) == 2
         assert app.wait(5) < 0
 
 

@@ -33,14 +33,7 @@ from secureafl.deployment.keys import (
 )
 from secureafl.deployment.launcher import CONNECTION, AppLauncher
 from secureafl.deployment.listening import OWN, numeric_host, require_free
-from secureafl.deployment.liveness import (
-    APP,
-    DATABASE,
-    LOG,
-    STOP,
-    hold_run,
-    read_liveness,
-)
+from secureafl.deployment.liveness import APP, DATABASE, LOG, STOP, hold_run, read_liveness
 from secureafl.deployment.logs import Log, rotate
 from secureafl.deployment.members import MemberList, connect
 from secureafl.deployment.monitor import Health, Monitor
