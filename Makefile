@@ -10,7 +10,7 @@ SITE := $(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env \
 
 help:
 	@echo "make demo      watch SecureAFL beat a poisoning attack (about 4 minutes)"
-	@echo "make demo-deploy  a real server and four real clients, one malicious (about 5 minutes)"
+	@echo "make demo-deploy  a real server and five real clients, one malicious, one broken (about 5 minutes)"
 	@echo "make test      lint and all tests (under 10 minutes on 2 cores)"
 	@echo "make test-all  the slow tests too, among them sweeps on Ray and submitit and an installed wheel"
 	@echo "make bench     time the server step against the memory floor"

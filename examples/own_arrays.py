@@ -1,4 +1,7 @@
-"""Your own module and NumPy arrays, trained while two of ten clients upload noise."""
+"""Your own module and NumPy arrays, trained while two of ten clients upload noise.
+
+scikit-learn is here for its pictures of digits: pip install scikit-learn.
+"""
 
 import torch
 from sklearn.datasets import load_digits

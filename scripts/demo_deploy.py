@@ -1,17 +1,29 @@
-"""`make demo-deploy`: a server and four clients as real processes on this machine, one malicious.
+"""`make demo-deploy`: a server and five clients as real processes on this machine.
 
-TLS is on and every client has a key. While it runs, `secureafl clients` shows what an operator
-sees: who is in, who is slowed or not counted, and why. The run folder is like a simulation's.
+One of them is malicious, and one sends numbers that nobody can calculate with. TLS is on and every
+client has a key. While it runs, `secureafl clients` shows what an operator sees: who is in, who is
+slowed or not counted, and why. The run folder is like a simulation's.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-NAMES = ("ada", "ben", "cleo", "mallory")
+from secureafl.deployment.options import read_file
+from secureafl.experiment import write_experiment
+
+FLIP = ["--attack", "sign_flip", "--set"]
+NAMES: dict[str, list[str]] = {  # and what they do that honest ones do not
+    "ada": [],
+    "ben": [],
+    "cleo": [],
+    "finn": [*FLIP, "attack.factor=1e30"],
+    "mallory": [*FLIP, "attack.factor=10"],
+}
 ABSENT = "dora"  # has a key and does not come
 ADDRESS = "127.0.0.1:8765"
 SECUREAFL = [sys.executable, "-m", "secureafl"]
@@ -20,10 +32,12 @@ SECUREAFL = [sys.executable, "-m", "secureafl"]
 def main(out: Path, experiment: str = "experiments/deploy.toml") -> int:
     """Make keys, start everybody, wait for the result; the exit code of the server."""
     out.mkdir(parents=True)
+    made = dataclasses.replace(read_file(Path(experiment))[0], clients=len(NAMES))
+    (out / "experiment.toml").write_text(write_experiment(made))
     command("keys", "ca", out / "certificates")
     server = start(
         out / "serve.log",
-        *("serve", experiment, "--out", out / "run", "--address", ADDRESS),
+        *("serve", out / "experiment.toml", "--out", out / "run", "--address", ADDRESS),
         *("--certificates", out / "certificates"),
     )
     clients = []
@@ -34,7 +48,8 @@ def main(out: Path, experiment: str = "experiments/deploy.toml") -> int:
         for name in (*NAMES, ABSENT):
             command("keys", "register", out / f"{name}.pub", "--run", out / "run")
         clients = [join(out, name) for name in NAMES]
-        print(f"{', '.join(NAMES)} join; mallory sends ten times the opposite of what it learnt")
+        print(f"{', '.join(NAMES)} join; mallory sends ten times the opposite of what it learnt,")
+        print("finn numbers too large to calculate with; dora has a key and does not come")
         print(f"what each is told: {out}/NAME.log; what the server says: {out / 'serve.log'}")
         watch(server, out / "run")
         server.wait()
@@ -54,8 +69,7 @@ def main(out: Path, experiment: str = "experiments/deploy.toml") -> int:
 def join(out: Path, name: str) -> subprocess.Popen[bytes]:
     """A client, which stays until the run ends."""
     words = ["join", "--server", ADDRESS, "--ca", out / "certificates" / "ca.crt"]
-    attack = ["--attack", "sign_flip", "--set", "attack.factor=10"] if name == "mallory" else []
-    return start(out / f"{name}.log", *words, "--key", out / name, *attack)
+    return start(out / f"{name}.log", *words, "--key", out / name, *NAMES[name])
 
 
 def start(log: Path, *words: object) -> subprocess.Popen[bytes]:

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,11 @@ every = 20
 """
 
 
+def _heed_interrupts() -> None:
+    # Where tests run in the background, shells have them ignored, and a process inherits that.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Cli:
     """Starts `secureafl` in a folder of its own."""
 
@@ -47,6 +53,7 @@ class Cli:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=_heed_interrupts,
             **options,
         )
 

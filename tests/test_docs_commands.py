@@ -1,12 +1,15 @@
 """Commands in blocks of README and docs run: short, and among the slow tests as they stand.
 
 Those of a page run in one folder, so that later ones find what earlier ones have left there.
+Scripts by which the docs' figures are made run too, short.
 """
 
 import itertools
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -43,12 +46,28 @@ ELSEWHERE = {
     r".*norm_bound": "a defence of the reader's",
     r".*--download|.*--task (cifar|udacity|tiny)|.*sageflow_": "data of others",
 }
-# What does not end within half an hour on two cores, or never.
+# What one command may take; all of a page, twice that.
+HALF_AN_HOUR = 1800
+# What does not end within half an hour on two cores, or on a GPU where it asks for one; or never.
 LONG = {
     r"redteam ": "hundreds of runs",
     r"reproduce (main|stated) --seeds|.*experiments/paper|run .*composed --seed": "20,000 rounds",
+    r"(reproduce (main|variants|alpha)|sweep) .*--device cuda": "grids of 20,000 rounds",
     r"bench$": "every case there is",
     r"dashboard ": "until it is stopped",
+}
+# What makes a script short; and those that other tests run, or none, and why.
+SCRIPTS = {
+    "optimizer_effect": "--rounds 4 --seeds 0 --defenses async_sgd",
+    "privacy_effect": "--rounds 6 --noise 2",
+    "time_rounds": "--device cpu --rounds 4 --data-dir embedded",
+    "time_small_rounds": "--rounds 200",
+}
+SCRIPTS_ELSEWHERE = {
+    "run_notebooks": "tests/test_notebooks.py",
+    "pace_effect": "tests/deployment/test_pace_table.py",
+    "compare_checkouts": "of two checkouts, each with every defence in four settings",
+    "screenshots": "half an hour; tests/browser looks at the same pages",
 }
 
 
@@ -127,14 +146,17 @@ def test_heavy_commands_run_short(clone, lines, brief):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(2 * HALF_AN_HOUR)
 @pytest.mark.parametrize("lines", cases(lambda words: not matches(words, LONG)))
 def test_commands_run_as_they_stand(clone, lines):
     for folder, words in lines:
         if "cuda" in words and not torch.cuda.is_available():
             continue
         with Cli(clone / folder).start(*words) as process:
-            out, err = process.communicate()
+            try:
+                out, err = process.communicate(timeout=HALF_AN_HOUR)
+            finally:
+                process.kill()  # or leaving this block would wait for it
         assert process.returncode == 0, (words, err)
         assert out, words
 
@@ -143,3 +165,18 @@ def test_every_exception_is_needed():
     every = [words for page in PAGES for _, words in written(page)]
     for pattern in (*ELSEWHERE, *LONG):
         assert any(matches(words, [pattern]) for words in every), pattern
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(HALF_AN_HOUR)
+@pytest.mark.parametrize(("name", "words"), SCRIPTS.items(), ids=SCRIPTS)
+def test_scripts_of_the_docs_run_short(name, words):
+    command = [sys.executable, f"scripts/{name}.py", *words.split()]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_every_script_that_the_docs_name_is_run_somewhere():
+    found = (re.findall(r"python\s+scripts/(\w+)\.py", page.read_text()) for page in PAGES)
+    assert {name for names in found for name in names} == {*SCRIPTS, *SCRIPTS_ELSEWHERE}

@@ -149,7 +149,7 @@ def test_damaged_data_file_is_named(cli, damage):
 
 
 def test_resuming_what_is_no_run_is_refused(cli):
-    assert "not a run folder" in cli.refused("resume", "nowhere")
+    assert "no such folder" in cli.refused("resume", "nowhere")
     (cli.folder / "empty").mkdir()
     assert "not a run folder" in cli.refused("resume", "empty")
 
@@ -194,7 +194,7 @@ MISTAKES = {
     "run grid.toml": "a grid of experiments; run it with 'secureafl sweep grid.toml'",
     "resume tiny.toml": "not a run folder (no experiment.toml); give a folder that 'secureafl run'",
     "export tiny.toml model.pt": "give a folder that 'secureafl run' has made",
-    "clients nowhere": "nowhere: not a run folder",
+    "clients nowhere": "nowhere: no such folder; give a folder that",
     "report nowhere": "no such folder; give a run folder, or a folder of them",
     "reproduce mian": "cannot reproduce 'mian'; did you mean 'main'?",
     "bench --clients x": "give whole numbers from 1 to 1,000,000 with commas between",

@@ -9,13 +9,22 @@ from secureafl.defenses import SecureAfl
 from secureafl.testing.driver import CLIENTS, DIM, Driver
 
 
-def client_axis(tensor):
-    """Which axis of a state counts clients; none has another of that length."""
-    return next((axis for axis, size in enumerate(tensor.shape) if size == CLIENTS), None)
+def client_axes(tensor):
+    """Which axes of a state count clients, two where it is about pairs; no other is as long."""
+    return [axis for axis, size in enumerate(tensor.shape) if size == CLIENTS]
 
 
-def part_of(tensor, clients):
-    return tensor.index_select(client_axis(tensor), torch.tensor(clients))
+def parts_of(tensor, client):
+    """What a state has of one client, along each axis."""
+    return [tensor.select(axis, client) for axis in client_axes(tensor)]
+
+
+def part_without(tensor, client):
+    """What a state has of the others, among themselves."""
+    others = torch.tensor([k for k in range(CLIENTS) if k != client])
+    for axis in client_axes(tensor):
+        tensor = tensor.index_select(axis, others)
+    return tensor
 
 
 @with_every_kernel
@@ -28,13 +37,10 @@ def test_forgotten_client_leaves_no_trace_and_others_keep_all_of_theirs(defense,
         before = {k: t.clone() for k, t in name_tensors(driver.state.defense, "").items()}
         driver.state = driver.server.forget(driver.state, client)
         after = name_tensors(driver.state.defense, "")
-    others = [k for k in range(CLIENTS) if k != client]
     for name, tensor in after.items():
-        if client_axis(tensor) is None:
-            assert torch.equal(tensor, before[name])
-        else:
-            assert torch.equal(part_of(tensor, [client]), part_of(blank[name], [client]))
-            assert torch.equal(part_of(tensor, others), part_of(before[name], others))
+        found, expected = parts_of(tensor, client), parts_of(blank[name], client)
+        assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+        assert torch.equal(part_without(tensor, client), part_without(before[name], client))
 
 
 @with_every_kernel

@@ -50,12 +50,12 @@ def test_streams_agree_with_the_oracle_on_the_samples_drawn(stream, batch_size):
 def test_samples_are_drawn_anew_for_each_arrival_none_twice_and_all_in_time():
     both, samples = by_batches(2)
     drawn = []
-    for number in range(60):
+    for number in range(200):  # the draws are secret: a couple is missing once in a hundred million
         both.arrive(number % 5, 0, own_gradient(START))
         drawn.append(tuple(sorted(samples.rows.tolist())))
     assert all(first < second for first, second in drawn)
     assert len(set(drawn)) == 10  # every couple of five
-    assert max(map(drawn.count, drawn)) < 20
+    assert max(map(drawn.count, drawn)) < 60
 
 
 def test_larger_batch_than_samples_is_all_of_them():

@@ -1,7 +1,7 @@
 """A deployment's run again, through the server's round alone: the same arrivals, the same bits.
 
 That holds where clients trained on the shares that the experiment deals out, without noise of
-their own. Who arrived when, on which model, and who was refused is read from events.jsonl.
+their own. Who arrived when and on which model is read from events.jsonl.
 """
 
 import dataclasses
@@ -12,7 +12,6 @@ import torch
 from secureafl.core.events import ArrivalEvent, ForgottenEvent
 from secureafl.core.flat_model import flatten
 from secureafl.core.server import Upload
-from secureafl.deployment.messages import REFUSALS
 from secureafl.deployment.samples import InputFacts
 from secureafl.deployment.secret import read_secret
 from secureafl.deployment.trainer import ClientOptions, Trainer
@@ -38,10 +37,9 @@ def replayed_weights(path, attack=None):
             state = server.forget(state, event.client)
             continue
         version, trainer = event.round - event.staleness, malicious if event.malicious else honest
-        base, update = state.ledger.look_up(version), None  # refused, as it was
-        if event.reason not in REFUSALS:
-            trained = trainer.train(base.numpy().copy(), event.client, version)
-            update = torch.from_numpy(trained.update)
+        base = state.ledger.look_up(version)
+        trained = trainer.train(base.numpy().copy(), event.client, version)
+        update = torch.from_numpy(trained.update)
         _, state = server.receive(state, Upload(event.client, version, update))
         state.ledger.lend(state.round, state.weights, answers[state.round])
     return state.weights

@@ -6,7 +6,7 @@ import threading
 from contextlib import closing
 
 import pytest
-from deployment.test_coordinator import Clients, begun, closed, opened, same_state, state_of
+from deployment.served import Clients, begun, closed, opened, same_state, state_of
 from simulation.small import tiny
 
 from secureafl.core.errors import RunError

@@ -10,22 +10,30 @@ import numpy as np
 import pytest
 import torch
 from deployment.replay import replayed_weights
+from deployment.served import (
+    Clients,
+    begun,
+    closed,
+    opened,
+    refused_answer,
+    same_state,
+    state_of,
+)
 from simulation.small import tiny
 from simulation.spies import Surroundings
 from stepping import threads
 
 from secureafl.core.errors import ConfigError, RunError
-from secureafl.core.events import ForgottenEvent
+from secureafl.core.events import ArrivalEvent, ForgottenEvent
 from secureafl.core.server import name_changing
 from secureafl.deployment import coordinator as module
 from secureafl.deployment.coordinator import Coordinator
 from secureafl.deployment.journal import Removal, journals, pack, read_journal
-from secureafl.deployment.messages import Answer
+from secureafl.deployment.messages import REFUSALS, Answer
 from secureafl.deployment.recovery import BEFORE
-from secureafl.deployment.samples import InputFacts
 from secureafl.deployment.secret import SECRET
-from secureafl.deployment.trainer import ClientOptions, Trainer
 from secureafl.report.page import write_report
+from secureafl.runs.events import read_events
 from secureafl.runs.layout import EVENTS, read_json
 from secureafl.runs.query import results_table
 from secureafl.runtime.records import stored_experiment
@@ -38,65 +46,6 @@ EXPERIMENT = tiny(
 @pytest.fixture(autouse=True)
 def _no_git(monkeypatch):
     monkeypatch.setattr("secureafl.runtime.records._commit", lambda: None)
-
-
-def begun(experiment, path):
-    server = Coordinator(experiment)
-    server.create(path)
-    server.open(path)
-    return server
-
-
-def opened(experiment, path):
-    server = Coordinator(experiment)
-    server.open(path)
-    return server
-
-
-@contextlib.contextmanager
-def closed(server):
-    """Files are closed, nothing is saved."""
-    try:
-        yield server
-    finally:
-        for name in ("_journal", "folder"):
-            if hasattr(server, name):
-                getattr(server, name).close()
-
-
-class Clients:
-    """Four of them, each with a model it was lent; who answers when is always the same."""
-
-    def __init__(self, experiment, seed=0):
-        facts = InputFacts.of(experiment.task.load())
-        self.trainer = Trainer(experiment, ClientOptions(), facts)
-        self.rng = np.random.default_rng(seed)
-        self.lent, self.number = {}, 0
-
-    def turn(self, server):
-        for client in range(4):
-            if client not in self.lent:
-                self.lent[client] = server.lend(), server.weights.numpy().copy()
-        client = int(self.rng.integers(4 if server.round < 4 else 3))  # one is silent at the end
-        version, weights = self.lent.pop(client)
-        self.number += 1
-        trained = self.trainer.train(weights, client, version)
-        answer = Answer(trained.update, False, trained.attack)
-        refused = self.rng.random() < 0.2
-        message = f"m{self.number}"
-        return server.receive(client, version, message, "wrong_shape" if refused else answer)
-
-
-def state_of(server):
-    named = name_changing(server._state).items()
-    return server.round, server.weights.clone(), {name: t.clone() for name, t in named}
-
-
-def same_state(one, other):
-    assert one[0] == other[0]
-    assert torch.equal(one[1], other[1])
-    assert one[2].keys() == other[2].keys()
-    assert all(torch.equal(t, other[2][n]) for n, t in one[2].items())
 
 
 class Killed(BaseException):
@@ -189,8 +138,7 @@ def test_killed_again_and_again_the_run_ends_as_its_replay(tmp_path, defense):
     server.close()
     assert torch.equal(replayed_weights(path), server.weights)
     assert not list(path.glob("journal*"))
-    result = read_json(path / "result.json")
-    assert result["refused"]["wrong_shape"] > 0
+    assert not read_json(path / "result.json")["refused"].keys() & REFUSALS
     assert write_report([path], tmp_path / "report").is_file()
 
 
@@ -274,9 +222,28 @@ def test_trained_model_out_of_reach_is_refused(tmp_path):
     with closed(begun(tiny(clients=4), tmp_path / "run")) as server:
         before = server.weights.clone()
         far = np.full(before.numel(), 3e38, np.float32)
-        (*_, event) = server.receive(0, server.lend(), "m", Answer(far, True, ""))
-        assert (event.accepted, event.reason) == (False, "not_finite")
+        assert server.receive(0, server.lend(), "m", Answer(far, True, "")) == "not_finite"
         assert torch.equal(server.weights, before)
+
+
+def test_refused_answers_are_no_rounds_and_leave_nothing_behind(tmp_path):
+    path = tmp_path / "run"
+    with closed(begun(EXPERIMENT, path)) as server:
+        clients = Clients(EXPERIMENT)
+        clients.turn(server)
+        before, files = state_of(server), {p: p.read_bytes() for p in path.rglob("*.*")}
+        reasons = [
+            refused_answer(server, 0, server.lend(), number)
+            for number in (np.nan, np.inf, 1e30) * 20
+        ]
+        assert reasons == ["not_finite", "not_finite", "too_large"] * 20
+        same_state(state_of(server), before)
+        assert {p: p.read_bytes() for p in path.rglob("*.*")} == files
+        while not server.finished:
+            clients.turn(server)
+        server.close()
+    rounds = [event.round for event in read_events(path) if isinstance(event, ArrivalEvent)]
+    assert rounds == list(range(EXPERIMENT.rounds))
 
 
 def test_server_and_clients_leave_the_process_its_threads_and_kernels(tmp_path):

@@ -8,6 +8,7 @@ from secureafl.cli import deploy
 from secureafl.cli.app import app
 from secureafl.core.errors import ConfigError, RunError
 from secureafl.deployment.coordinator import Coordinator
+from secureafl.deployment.messages import Answer
 from secureafl.deployment.options import Options, read_file
 from secureafl.deployment.processes import free_port
 from secureafl.experiment import from_mapping
@@ -78,7 +79,7 @@ def test_resume_leaves_a_deployed_run_alone(tmp_path, checkpoint):
     server = Coordinator(experiment)
     server.create(path)
     server.open(path)
-    server.receive(0, server.lend(), "m", "wrong_shape")
+    server.receive(0, server.lend(), "m", Answer(server.weights.numpy(), False, ""))
     if checkpoint:
         server.save()
     server._journal.close()
@@ -136,7 +137,7 @@ def test_damaged_run_is_told_by_serve_itself(file, tmp_path):
     server = Coordinator(from_mapping({"clients": 3, "task": TASK}))
     server.create(path)
     server.open(path)
-    server.receive(0, server.lend(), "m", "wrong_shape")
+    server.receive(0, server.lend(), "m", Answer(server.weights.numpy(), False, ""))
     server._journal.close()
     server.folder.close()
     (path / "journal-0.bin").unlink()

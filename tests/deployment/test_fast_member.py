@@ -1,12 +1,14 @@
-"""One malicious member of four: first to come, and twenty times as fast as the others.
+"""One malicious member of few: first to come, and many times as fast as the others.
 
-Once over a real network, and once with nodes that are functions in place of network and
-processes, where many more rounds fit into a test.
+Once with nodes that are functions in place of network and processes, where many rounds fit into a
+test, and once over a real network. What such a member can do is to delay the others: the shorter
+a run, the more it is.
 """
 
 import os
 import threading
 import time
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -25,11 +27,30 @@ from secureafl.experiment import from_mapping
 from secureafl.runs.events import read_events
 
 TASK = "deployment.small_clothes:FewClothes"
-# Uploads of the three others over a network, uploads of the fourth for one of theirs.
-HONEST, PACE = int(os.environ.get("SECUREAFL_HONEST", "60")), 20
+HONEST = 270  # uploads of all others together
+LIVE_HONEST = int(os.environ.get("SECUREAFL_HONEST", "63"))  # over a network
+SEED = int(os.environ.get("SECUREAFL_SEED", "1"))
 RATE = 0.02  # of learning
-MOST_HARM = 0.1  # the goal is 0.05, which is missed by a little (docs/deployment.md)
+MOST_HARM = 0.05
+# Of a short run. In the loop it is 0.19 then, too; where the member steers, the error is 0.9.
+LIVE_HARM = MOST_HARM if LIVE_HONEST >= HONEST else 0.2
+MISSED = {(4, "own gradient reversed"): 0.1}  # by a little (docs/deployment.md)
+
+
+class Cell(NamedTuple):
+    """How many members there are, and how many uploads the first makes for one of another's."""
+
+    clients: int
+    pace: int
+
+    def rounds(self, honest, name):
+        """Of a run in which the others upload so often together."""
+        return honest + (name not in SLOW) * honest // (self.clients - 1) * self.pace
+
+
+CELLS = [Cell(4, 20), Cell(10, 60)]
 EXPERIMENT = """
+seed = {seed}
 rounds = {rounds}
 clients = {clients}
 threads = 1
@@ -48,9 +69,11 @@ late = 1
 
 [deployment]
 deadline = {deadline}
-poll_seconds = 0.1
+poll_seconds = 0.2
 answers_per_minute = 1000000
 """
+ABSENT = "absent"  # it is connected and says nothing
+SLOW = (ABSENT, "NaN")  # refused answers are no rounds, and the server makes their sender wait
 STRATEGIES = {
     "own gradient reversed": lambda g, w, n: -g,
     "pull to zero": lambda g, w, n: w / RATE,
@@ -84,27 +107,29 @@ def late_error(run, rounds):
 
 
 class Paced(Here):
-    """The first node comes before the others, and answers at every turn; they at every 20th."""
+    """The first node comes before the others and answers at every turn, they at every so many."""
 
-    turns = 0
+    def __init__(self, nodes, pace):
+        super().__init__(nodes)
+        self._pace, self._turns = pace, 0
 
     def get_node_ids(self):
-        return list(self.nodes)[: 1 if self.turns < 5 else None]
+        return list(self.nodes)[: 1 if self._turns < 5 else None]
 
     def pull_messages(self, message_ids):
-        self.turns += 1
+        self._turns += 1
         first = next(iter(self.nodes))
-        slow = self.turns % PACE != 0
+        slow = self._turns % self._pace != 0
         node = {name: message.metadata.dst_node_id for name, message in self.waiting.items()}
         return super().pull_messages([n for n in node if not slow or node[n] == first])
 
 
-def error_without_network(folder, strategy):
+def error_of_loop(folder, cell, name):
     """The error at the end of a run of the ServerApp's loop."""
-    honest = 240
-    rounds = honest + (honest // 3 * PACE if strategy else 0)
-    values = {"clients": 4, "rounds": rounds, "threads": 1, "device": "cpu", "partition": "iid"}
-    values |= {"training": {"learning_rate": RATE}, "task": TASK}
+    rounds, strategy = cell.rounds(HONEST, name), STRATEGIES.get(name)
+    values = {"clients": cell.clients, "rounds": rounds, "seed": SEED, "task": TASK}
+    values |= {"threads": 1, "device": "cpu", "partition": "iid"}
+    values |= {"training": {"learning_rate": RATE}}
     experiment = from_mapping({**values, "evaluation": {"every": rounds // 40, "late": 1}})
     uploads = [0]
 
@@ -112,64 +137,81 @@ def error_without_network(folder, strategy):
         uploads[0] += 1
         return [reply(message, answer(message, uploads[0] - 1, strategy))] if strategy else []
 
-    nodes = {5: attack} | dict.fromkeys((6, 7, 8), lambda m: [reply(m, answer(m, 0))])
+    others = dict.fromkeys(range(6, 5 + cell.clients), lambda m: [reply(m, answer(m, 0))])
     server = Coordinator(experiment)
     server.create(folder / "run")
     server.open(folder / "run")
     options = Options(answers_per_minute=10**9, deadline=10**6)
-    loop = RequestLoop(Paced(nodes), server, options, lambda *_, **__: None)
+    grid = Paced({5: attack, **others}, cell.pace)
+    loop = RequestLoop(grid, server, options, lambda *_, **__: None)
     while not server.finished:
         loop.turn()
     server.close()
     return late_error(folder / "run", rounds)
 
 
-def error_over_network(folder, strategy):
+def error_over_network(folder, cell, name):
     """The error at the end of a run of real processes, but for the members'."""
-    rounds = HONEST + (HONEST // 3 * PACE if strategy else 0)
-    with Network(folder, rounds, task=TASK, experiment=EXPERIMENT) as net:
+    rounds, strategy = cell.rounds(LIVE_HONEST, name), STRATEGIES.get(name)
+    experiment = EXPERIMENT.replace("{seed}", str(SEED))
+    with Network(folder, rounds, cell.clients, task=TASK, experiment=experiment) as net:
         net.serve()
-        names = ["mallory", "ada", "ben", "cleo"]
+        names = [f"member{number}" for number in range(cell.clients)]
         net.make_keys(*names)
-        net.wait(lambda: len(net.told("keys")) == 4, 200, "keys")
+        net.wait(lambda: len(net.told("keys")) == len(names), 200, "keys")
 
         def attack(request, uploads):
             return answer(request, uploads, strategy) if strategy else None
 
         def honest(request, uploads):
-            until = time.monotonic() + 60.0  # should the server make the other one wait
-            while strategy and mallory.uploads < PACE * (uploads + 1) and time.monotonic() < until:
+            while name not in SLOW and fast.uploads < cell.pace * (uploads + 1):
                 time.sleep(0.01)
             return answer(request, uploads)
 
-        mallory = DirectMember(net, "mallory", attack)
-        mallory.start()
-        net.wait(lambda: mallory.failed or net.told("here"), 300, "the first member")
-        net.wait(lambda: mallory.failed or not strategy or mallory.uploads > 1, 300, "uploads")
-        others = [DirectMember(net, name, honest) for name in names[1:]]
+        fast = DirectMember(net, names[0], attack)
+        fast.start()
+        net.wait(lambda: fast.failed or net.told("here"), 300, "the first member")
+        net.wait(lambda: fast.failed or not strategy or fast.uploads > 1, 300, "uploads")
+        others = [DirectMember(net, key, honest) for key in names[1:]]
         for member in others:
             member.start()
-        net.wait_finished(1800)
-        assert [member.failed for member in (mallory, *others)] == [None] * 4
+        net.wait_finished(7200)
+        assert [member.failed for member in (fast, *others)] == [None] * len(names)
+        print(f"{name}, {cell}: {len(net.told('refused'))} answers refused", end="; ")
     return late_error(net.run, rounds)
 
 
 @pytest.fixture(scope="module")
 def without(tmp_path_factory):
-    """The errors where the fourth member is silent."""
+    """The errors where the first member is silent."""
     found = {}
 
-    def find(measure):
-        if measure not in found:
-            found[measure] = measure(tmp_path_factory.mktemp("without"), None)
-        return found[measure]
+    def find(measure, cell):
+        if (measure, cell) not in found:
+            folder = tmp_path_factory.mktemp("without")
+            found[measure, cell] = measure(folder, cell, ABSENT)
+        return found[measure, cell]
 
     return find
 
 
+cells = pytest.mark.parametrize("cell", CELLS, ids=lambda cell: f"{cell.clients}at{cell.pace}")
+strategies = pytest.mark.parametrize("name", STRATEGIES)
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(2400)
-@pytest.mark.parametrize("measure", [error_without_network, error_over_network])
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_one_fast_member_that_comes_first_does_no_harm(tmp_path, without, measure, name):
-    assert measure(tmp_path, STRATEGIES[name]) <= without(measure) + MOST_HARM
+@pytest.mark.timeout(900)
+@cells
+@strategies
+def test_one_fast_member_that_comes_first_does_no_harm(tmp_path, without, cell, name):
+    most = MISSED.get((cell.clients, name), MOST_HARM)
+    assert error_of_loop(tmp_path, cell, name) <= without(error_of_loop, cell) + most
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@cells
+@strategies
+def test_over_a_network_it_only_delays(tmp_path, without, cell, name):
+    live = error_over_network(tmp_path, cell, name)
+    assert live <= without(error_over_network, cell) + LIVE_HARM

@@ -106,7 +106,8 @@ def test_node_that_has_lost_its_superexec_is_started_again(monkeypatch):
     monkeypatch.setattr(service, "_worker", Running())
     service.turn()
     first = service._node
-    words = ["bash", "-c", "sleep 60; :", "flower-superexec"]
+    # One process: a shell's child has the shell's words until it becomes another program.
+    words = [sys.executable, "-c", "import time; time.sleep(60)", "flower-superexec"]
     env = {**os.environ, "FLWR_HOME": str(service._home / FLOWER)}
     with subprocess.Popen(words, env=env) as executor:
         service._began -= 100.0

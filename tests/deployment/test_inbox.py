@@ -1,6 +1,7 @@
 """Replies as Flower's server keeps them: pieces of bytes that name each other."""
 
 import json
+import resource
 import tracemalloc
 
 import numpy as np
@@ -108,8 +109,14 @@ def test_mangled_pieces_never_raise():
 
 @pytest.mark.slow
 @pytest.mark.timeout(0)
-def test_many_mangled_pieces_never_raise():
-    mangle(np.random.default_rng(2), COUNT // 5)
+def test_many_mangled_pieces_never_raise_and_take_no_memory():
+    rng = np.random.default_rng(2)
+    mangle(rng, 10_000)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    mangle(rng, COUNT // 5)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    print(f"memory grew by {grown / 2**10:.0f} MiB")
+    assert grown < 32 * 2**10  # KiB
 
 
 class Link:

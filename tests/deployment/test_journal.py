@@ -18,14 +18,12 @@ from secureafl.deployment.journal import (
 )
 
 
-def entry(number, reason=""):
-    update = None if reason else np.arange(3, dtype=np.float32) + number
-    return Entry(
-        number, number % 4, max(0, number - 2), f"m{number}", number % 2 == 1, reason, update
-    )
+def entry(number):
+    update = np.arange(3, dtype=np.float32) + number
+    return Entry(number, number % 4, max(0, number - 2), f"m{number}", number % 2 == 1, update)
 
 
-ENTRIES = [entry(5), entry(6, "not_finite"), entry(7)]
+ENTRIES = [entry(5), entry(6), entry(7)]
 
 
 def read(folder, number=5):

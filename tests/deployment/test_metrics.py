@@ -18,9 +18,8 @@ def counted():
     metrics = Metrics()
     metrics.count([ArrivalEvent(0, 1, False, 3, True, True, "", {})], 0.02)
     metrics.count([ArrivalEvent(1, 2, True, 7, False, True, "lipschitz", {})], 0.02)
-    metrics.count(
-        [ArrivalEvent(2, 2, True, 7, False, False, "not_finite", {}), ForgottenEvent(3, 1)], 0.5
-    )
+    metrics.count([ArrivalEvent(2, 2, True, 7, True, True, "", {}), ForgottenEvent(3, 1)], 0.5)
+    metrics.refuse("not_finite")
     metrics.drop("unknown_request")
     metrics.clients.set(2)
     return metrics
@@ -28,7 +27,7 @@ def counted():
 
 def test_everything_is_counted():
     found = values(generate_latest(counted().registry).decode())
-    assert found["secureafl_updates_accepted_total",] == 1
+    assert found["secureafl_updates_accepted_total",] == 2
     assert found["secureafl_updates_rejected_total", "lipschitz"] == 1
     assert found["secureafl_updates_rejected_total", "not_finite"] == 1
     assert found["secureafl_messages_dropped_total", "unknown_request"] == 1
@@ -37,7 +36,7 @@ def test_everything_is_counted():
     assert found["secureafl_step_seconds_count",] == 3
     assert found["secureafl_round",] == 3
     assert found["secureafl_clients",] == 2
-    assert found["secureafl_refused_share",] == pytest.approx(2 / 3)
+    assert found["secureafl_refused_share",] == pytest.approx(2 / 4)
 
 
 def test_metrics_are_published_to_this_machine():

@@ -42,15 +42,21 @@ def run(tmp_path):
             "answers too fast; next model in 30 s",
         ),
         (
-            {"pause": "failures", "until": NOW + 8, "recent": ["wrong_shape"]},
+            {"pause": "failures", "until": NOW + 8, "last_dropped": "wrong_shape"},
             "slowed",
             "its answers fail (wrong_shape); next model in 8 s",
         ),
         (
-            {"pause": "failures", "until": NOW + 8, "dropped": {"failed": 3}},
+            {"pause": "failures", "until": NOW + 8, "recent": ["norm"], "last_dropped": "failed"},
             "slowed",
             "its answers fail (failed); next model in 8 s",
         ),
+        (
+            {"recent": [""], "dropped": {"not_finite": 3}, "last_dropped": "not_finite"},
+            "not counted",
+            "not used: 3 not_finite",
+        ),
+        ({"dropped": {"not_finite": 3}}, "in", "not used: 3 not_finite"),
         ({"asked": NOW - 300}, "silent", "was sent a model 300 s ago"),
         ({"asked": NOW - 20}, "in", ""),
         (
@@ -98,6 +104,16 @@ def test_command_prints_the_view_and_leaves_at_the_end(run, words):
 def test_command_says_that_no_server_is_at_work(run):
     done = CliRunner().invoke(app, ["clients", str(run({}))], env={"COLUMNS": "120"})
     assert "no server is at work" in done.output
+
+
+@pytest.mark.parametrize("served", [True, False])
+def test_command_says_that_there_is_nothing_to_see_yet(run, monkeypatch, served):
+    path = run(nodes=[Node(7, "ada", False)])
+    (path / CLIENTS).unlink()
+    monkeypatch.setattr("secureafl.deployment.liveness.is_served", lambda _: served)
+    done = CliRunner().invoke(app, ["clients", str(path)], env={"COLUMNS": "120"})
+    said = "the server is starting" if served else "no server yet"
+    assert f"{said}; 1 absent" in done.output
 
 
 def test_command_needs_a_served_run(tmp_path):

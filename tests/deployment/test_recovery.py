@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from deployment.test_coordinator import Clients, begun, closed, opened, same_state, state_of
+from deployment.served import Clients, begun, closed, opened, same_state, state_of
 from simulation.small import tiny
 
 from secureafl.core.errors import RunError, SecureAflError

@@ -1,41 +1,26 @@
 """The server's side, with nodes that are functions: honest, hostile, slow and absent ones."""
 
+import functools
+import itertools
+
 import httpx
 import numpy as np
 import pytest
-from deployment.grids import Here, reply
+from deployment.grids import reply
 from deployment.hostile import hostile
+from deployment.loops import Clock, Server, filled, honest
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from simulation.small import tiny
 
 from secureafl.core.events import ArrivalEvent, ForgottenEvent
 from secureafl.deployment import server_app
-from secureafl.deployment.client_app import named_arrays
-from secureafl.deployment.coordinator import Coordinator
 from secureafl.deployment.logs import Log
 from secureafl.deployment.messages import REFUSALS
 from secureafl.deployment.nodes import Node, write_nodes
 from secureafl.deployment.options import Options
 from secureafl.deployment.roster import read_roster
 from secureafl.deployment.server_app import RequestLoop
-from secureafl.deployment.worker import Job, TrainerCache, options_from
 from secureafl.runs.events import read_events
-
-
-class Clock:
-    """Time passes by hand."""
-
-    def __init__(self):
-        self.now = 1000.0
-
-    def monotonic(self):
-        return self.now
-
-    def perf_counter(self):
-        return self.now
-
-    def sleep(self, seconds):
-        self.now += seconds
 
 
 @pytest.fixture
@@ -44,46 +29,6 @@ def clock(monkeypatch):
     monkeypatch.setattr(server_app, "time", made)
     monkeypatch.setattr("secureafl.runtime.records._commit", lambda: None)
     return made
-
-
-TRAINERS = TrainerCache(options_from({"task": "reference.tiny_task:TinyTask"}))
-
-
-def honest(message):
-    """What our ClientApp answers."""
-    arrays, request = message.content["arrays"], message.content["request"]
-    weights = np.concatenate([a.numpy().reshape(-1) for a in arrays.values()])
-    update, _ = TRAINERS.train(Job(**{name: request[name] for name in Job._fields}), weights)
-    shapes = {name: array.shape for name, array in arrays.items()}
-    return [reply(message, RecordDict({"update": named_arrays(update, shapes)}))]
-
-
-class Server:
-    """A request loop with some nodes until the run is finished, or for some turns."""
-
-    def __init__(self, folder, nodes, clock, experiment=None, options=None):
-        self.experiment = experiment or tiny(clients=4, rounds=30)
-        self.path, self.clock = folder / "run", clock
-        self.coordinator = Coordinator(self.experiment)
-        self.coordinator.create(self.path)
-        self.coordinator.open(self.path)
-        self.grid, self.told = Here(nodes), []
-        log = lambda what, **facts: self.told.append((what, facts))  # noqa: E731
-        self.loop = RequestLoop(self.grid, self.coordinator, options or Options(), log)
-
-    def turns(self, count):
-        for _ in range(count):
-            if not self.coordinator.finished:
-                self.loop.turn()
-                self.clock.now += 0.25
-
-    def run(self, turns=10_000):
-        self.turns(turns)
-        self.coordinator.close()
-        return [e for e in read_events(self.path) if isinstance(e, ArrivalEvent)]
-
-    def reasons(self, what="dropped"):
-        return {facts.get("reason") for event, facts in self.told if event == what}
 
 
 def test_honest_nodes_learn(tmp_path, clock):
@@ -100,16 +45,41 @@ def spoilt(message, rng):
     return [reply(message, content)]
 
 
-def test_hostile_node_is_refused_slowed_down_and_nobody_else_is_harmed(tmp_path, clock):
-    rng = np.random.default_rng(1)
-    nodes = {5: honest, 6: honest, 7: lambda m: spoilt(m, rng)}
-    server = Server(tmp_path, nodes, clock)
+HOSTILE = {
+    "hostile": lambda: functools.partial(spoilt, rng=np.random.default_rng(1)),
+    "nan": lambda: filled(np.nan),
+    "too large": lambda: filled(1e30),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_refused_answers_are_no_rounds_slow_their_sender_and_harm_nobody_else(
+    tmp_path, clock, kind
+):
+    server = Server(tmp_path, {5: honest, 6: honest, 7: HOSTILE[kind]()}, clock)
     events = server.run()
-    bad = [event for event in events if event.reason in REFUSALS]
-    slot = server.coordinator.slots.slot(7)
-    assert {event.client for event in bad} == {slot}
-    assert 2 <= len(bad) <= 6  # each failure doubles the pause
-    assert np.isfinite(server.coordinator.weights.numpy()).all()
+    assert [event.round for event in events] == list(range(30))
+    assert {event.client for event in events} == {0, 1}
+    refused = [facts["node"] for what, facts in server.told if what == "refused"]
+    assert 2 <= len(refused) <= 6  # each one doubles the pause
+    assert set(refused) == {7}
+    assert server.reasons("refused") <= REFUSALS
+    without = Server(tmp_path / "without", {5: honest, 6: honest}, clock)
+    without.run()
+    np.testing.assert_array_equal(server.coordinator.weights, without.coordinator.weights)
+
+
+def test_a_member_that_sends_only_refused_answers_ends_no_run_and_fills_no_disk(tmp_path, clock):
+    server = Server(tmp_path, {5: filled(np.nan)}, clock)
+    server.turns(1)
+    before, began = {p: p.stat().st_size for p in server.path.glob("*")}, clock.now
+    server.turns(40_000)
+    assert not server.coordinator.finished
+    assert {p: p.stat().st_size for p in server.path.glob("*")} == before
+    hours = (clock.now - began) / 3600
+    assert server.reasons("refused") == {"not_finite"}
+    assert sum(what == "refused" for what, _ in server.told) <= 12 * hours + 10
+    server.coordinator.close()
 
 
 def test_roster_says_who_is_in_and_why_others_are_not(tmp_path, clock):
@@ -121,12 +91,14 @@ def test_roster_says_who_is_in_and_why_others_are_not(tmp_path, clock):
     assert (found.round, found.rounds, found.finished, found.slots) == (30, 30, True, 4)
     by_node = {record.node: record for record in found.clients}
     events = [e for e in read_events(server.path) if isinstance(e, ArrivalEvent)]
-    for node, client in ((5, 0), (6, 1), (7, 2)):
+    for node, client in ((5, 0), (7, 2)):
         record, own = by_node[node], [e for e in events if e.client == client]
         assert (record.client, record.uploads) == (client, len(own))
         assert record.accepted == sum(e.accepted for e in own)
         assert record.recent == ["" if e.accepted else e.reason for e in own][-20:]
         assert record.last_round == own[-1].round
+    assert (by_node[6].client, by_node[6].uploads) == (1, 0)
+    assert by_node[6].last_dropped in by_node[6].dropped
     assert by_node[8].asked
     assert by_node[8].uploads == 0
     assert by_node[9].client is None
@@ -361,14 +333,12 @@ def test_full_disk_is_told_once_and_waited_for_without_losing_an_answer(
     assert server.reasons() == set()
 
 
-def test_honest_answers_to_a_diverged_model_are_refused_but_not_slowed_down(tmp_path, clock):
-    def diverged(message):
-        arrays = message.content["arrays"]
-        shapes = {name: array.shape for name, array in arrays.items()}
-        nan = np.full(sum(a.numpy().size for a in arrays.values()), np.nan, np.float32)
-        return [reply(message, RecordDict({"update": named_arrays(nan, shapes)}))]
+def test_client_is_as_fast_as_before_after_one_good_answer(tmp_path, clock):
+    asked = []
 
-    began = clock.now
-    events = Server(tmp_path, {5: diverged}, clock).run()
-    assert {event.reason for event in events} == {"not_finite"}
-    assert clock.now - began < 30
+    def recovering(message):
+        asked.append(clock.now)
+        return filled(np.nan)(message) if len(asked) <= 3 else honest(message)
+
+    Server(tmp_path, {5: recovering}, clock, tiny(clients=4, rounds=5)).run()
+    assert [round(b - a) for a, b in itertools.pairwise(asked)] == [1, 2, 4, 0, 0, 0, 0]

@@ -59,7 +59,10 @@ def test_an_operator_may_have_each_decision_told(run):
 
 @pytest.mark.parametrize("reason", ["not_finite", "wrong_shape", "too_large"])
 def test_what_is_wrong_with_an_uploads_form_is_told_at_once(run, reason):
-    assert told(run(record(recent=["", reason])), 7).last_refused == reason
+    dropped = {reason: 2, "late": 1}
+    found = told(run(record(dropped=dropped, last_dropped=reason)), 7)
+    assert (found.refusals, found.last_refused) == (2, reason)
+    assert told(run(record(dropped=dropped)), 7).last_refused == ""
 
 
 def test_no_client_is_told_of_another(run):
@@ -156,10 +159,11 @@ def test_join_tells_what_is_new_and_only_that():
     said = ["round 4 of 40; uploads of this client: 1, the last in round 3"]
     assert teller.lines(found) == said
     assert teller.lines(found) == []
-    assert teller.lines(found._replace(uploads=2, last_refused="not_finite")) == [
-        "round 4 of 40; uploads of this client: 2, the last in round 3, refused: not_finite"
-    ]
-    (line,) = teller.lines(found._replace(uploads=2, pause="rate", seconds=12.3))
+    found = found._replace(refusals=2, last_refused="not_finite")
+    said = "answers of this client that were refused: 2"
+    assert teller.lines(found) == [f"{said}, the last: not_finite"]
+    assert teller.lines(found._replace(refusals=3, last_refused="")) == [said.replace("2", "3")]
+    (line,) = teller.lines(found._replace(pause="rate", seconds=12.3))
     assert line == "the next model comes in 12 seconds: it answered faster than the server allows"
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from stepping import threads
 
-from secureafl.core.clipping import full_standing, no_records
+from secureafl.core.clipping import StepWeights, full_standing, no_records
 from secureafl.core.panels import draw_panels
 from secureafl.core.trees import name_tensors
 from secureafl.core.types import Arrival
@@ -36,6 +36,16 @@ def play(version, device, clients, dim, uploads=60):
         weights = version.weigh_step(records, standing, arrival.client, position)
         steps.append(version.take_step(centre, arrival.gradient, weights).cpu())
     return torch.stack(steps), centre.cpu(), records, standing
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_an_upload_that_is_a_part_of_something_is_read_before_its_copy_is_gone(device):
+    version, true = version_on(device), torch.tensor(True, device=device)
+    shares = torch.tensor([0.5, 0.5], dtype=torch.float64, device=device)
+    weights = StepWeights(shares[0], shares[0], true, true, shares, shares)
+    upload = torch.arange(2_000_000.0, device=device)[::2]  # its copy is given back to the system
+    step = version.take_step(torch.zeros_like(upload), upload, weights)
+    assert torch.equal(step, upload / 2)
 
 
 def version_on(device):

@@ -48,7 +48,7 @@ def test_init_says_what_to_do_next_and_replaces_nothing(cli):
 
 
 def test_export_of_what_is_no_finished_run_is_refused_in_one_line(cli, make_run):
-    assert "not a run folder" in cli.refused("export", "nowhere", "model.pt")
+    assert "no such folder" in cli.refused("export", "nowhere", "model.pt")
     run = str(make_run("one", finished=False))
     assert "unfinished" in cli.refused("export", run, "model.pt")
     done = str(make_run("two"))

@@ -139,5 +139,5 @@ def test_missing_extra_is_one_line_and_touches_nothing(file, monkeypatch):
 
 def test_folder_in_use_is_one_line_and_touches_nothing(file):
     message = file.refused("redteam", "kardam", "small.toml", "--out", ".")
-    assert "is in use, and not by a search; choose another --out" in message
+    assert "is in use, and not by a search; choose another folder (out)" in message
     assert {path.name for path in file.folder.iterdir()} == {"small.toml", "tiny.toml"}

@@ -56,6 +56,37 @@ def test_budget_is_the_number_of_attacks_tried(tmp_path):
     assert [len(stage.cells) for stage in seen[3:]] == [4, 2 * (1 + FINALISTS)]
 
 
+@pytest.mark.parametrize("against", ["error", "asr"])
+def test_search_ends_when_four_attacks_leave_nothing_to_be_worse(tmp_path, against):
+    plan = tiny_plan(budget=40, against=against)
+
+    def all_lost_from_the_second_batch(number, experiment):
+        return 0.49 * plan.ceiling if number == 0 else 1.0
+
+    outcome, seen = pretend(plan, tmp_path, all_lost_from_the_second_batch)
+    assert [len(stage.cells) for stage in seen] == [5, 5, 4, 2 * (1 + FINALISTS)]
+    assert len(outcome["trials"]) == 10
+    assert {t["number"] for t in outcome["trials"] if t["longer"]} == {6, 7, 8, 9}
+
+
+def test_search_goes_on_where_no_short_run_has_learned(tmp_path):
+    plan = tiny_plan(budget=10)
+    outcome, _ = pretend(plan, tmp_path, lambda n, e: 1.0)
+    assert len(outcome["trials"]) == 10
+
+
+def test_ceiling_is_what_naming_the_most_common_label_gives():
+    plan = tiny_plan()
+    labels = plan.base.task.load().test_labels
+    assert plan.ceiling == pytest.approx(1 - float(labels.bincount().max()) / len(labels), abs=0.01)
+    assert tiny_plan(against="asr").ceiling == pytest.approx(1, abs=0.01)
+
+
+def test_error_of_a_regression_has_no_ceiling():
+    task = "reference.tiny_task:TinyRegression"
+    assert math.isinf(tiny_plan(base={"task": task, "defense": "async_sgd"}).ceiling)
+
+
 def test_rungs_are_a_quarter_and_a_half_of_the_full_length(tmp_path):
     _, seen = pretend(tiny_plan(base={"rounds": 80}), tmp_path, lambda n, e: 0.5)
     lengths = [{experiment.rounds for experiment in stage.cells.values()} for stage in seen]

@@ -199,7 +199,9 @@ def test_page_of_somebody_else_is_kept(make_run, tmp_path):
 
 def test_place_that_cannot_be_written_is_named(make_run, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match=r"file: cannot be written .*; choose another --out"):
+    with pytest.raises(
+        RunError, match=r"file: cannot be written .*; choose another folder \(out\)"
+    ):
         write_report([make_run(events=[])], tmp_path / "file")
 
 

@@ -152,6 +152,15 @@ def test_page_whose_command_is_wrong_is_refused(runs, tmp_path):
     assert "| old |" in page.read_text()
 
 
+def test_page_without_a_table_is_passed_over_beside_one_with_some(runs, tmp_path):
+    page, words = tmp_path / "page.md", tmp_path / "words.md"
+    page.write_text(PAGE)
+    words.write_text("words")
+    assert CliRunner().invoke(app, ["table", str(words), str(page)]).exit_code == 0
+    assert "| old |" not in page.read_text()
+    assert words.read_text() == "words"
+
+
 def test_page_without_a_table_is_refused(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(json.dumps("words"))

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from secureafl.cli.app import app
 from secureafl.core.errors import RunError
 from secureafl.deployment.coordinator import Coordinator
+from secureafl.deployment.messages import Answer
 from secureafl.report.tables import read_run
 from secureafl.runs.watch import Watch
 from secureafl.simulation.run import start_run
@@ -100,7 +101,7 @@ def test_damage_of_a_deployed_run_is_told_and_left_as_it_is(tmp_path):
     server.open(tmp_path / "run")
     assert "another process is writing" in check(tmp_path / "run")[1]
     for number in range(3):
-        server.receive(0, server.lend(), f"m{number}", "wrong_shape")
+        server.receive(0, server.lend(), f"m{number}", Answer(server.weights.numpy(), False, ""))
     server.close()
     assert check(tmp_path / "run")[0] == 0
     checkpoint = tmp_path / "run" / "checkpoint.safetensors"

@@ -45,7 +45,7 @@ def test_cell_finished_with_other_settings_is_not_taken_for_this_one(tmp_path):
     (update,), tasks = unfinished(grid.cells({"clients": 7}), tmp_path)
     assert not tasks
     assert update.state == "failed"
-    assert "holds a run with other settings; choose another --out" in update.message
+    assert "holds a run with other settings; choose another folder (out)" in update.message
 
 
 def test_cell_of_a_version_that_lacked_a_setting_is_not_taken_for_this_one(tmp_path):
@@ -56,7 +56,7 @@ def test_cell_of_a_version_that_lacked_a_setting_is_not_taken_for_this_one(tmp_p
     file.write_text("\n".join(kept))
     (update,), _ = unfinished(grid.cells(), tmp_path)
     assert update.state == "failed"
-    assert "did not have the setting 'defense.clip_norm'; choose another --out" in update.message
+    assert "the setting 'defense.clip_norm'; choose another folder (out)" in update.message
 
 
 def _signs_of_life(out):

@@ -133,7 +133,7 @@ def open_folder(path: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise RunError(
-            f"{path}: cannot be written ({error.strerror}); choose another --out"
+            f"{path}: cannot be written ({error.strerror}); choose another folder (out)"
         ) from error
 
 

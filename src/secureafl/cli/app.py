@@ -23,7 +23,7 @@ from secureafl.cli.dashboard import dashboard
 from secureafl.cli.given import remedy_for, settings_given
 from secureafl.cli.listed import EXAMPLE as LIST_EXAMPLE
 from secureafl.cli.listed import list_
-from secureafl.cli.options import DEVICE
+from secureafl.cli.options import DEVICE, CheckpointSeconds, Engine, Workers
 from secureafl.cli.redteam import EXAMPLE as REDTEAM_EXAMPLE
 from secureafl.cli.redteam import redteam
 from secureafl.cli.reproduce import EXAMPLE as REPRODUCE_EXAMPLE
@@ -62,14 +62,6 @@ def _main(
     ] = False,
 ) -> None:
     pass  # `app` has the help
-
-
-class Engine(StrEnum):
-    """Where the cells of a sweep run."""
-
-    local = "local"
-    ray = "ray"
-    slurm = "slurm"
 
 
 class Kernels(StrEnum):
@@ -126,14 +118,6 @@ Track = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
-CheckpointSeconds = Annotated[
-    float,
-    typer.Option(
-        metavar="SECONDS",
-        min=0,
-        help="Time between checkpoints; more where saving them would slow the run down.",
-    ),
-]
 
 
 @app.command(
@@ -261,13 +245,8 @@ def sweep(
             metavar="FOLDER", help="Folder for the runs; default: runs/ and the grid's name."
         ),
     ] = None,
-    engine: Annotated[Engine, typer.Option(help="Where cells run.")] = Engine.local,
-    workers: Annotated[
-        int,
-        typer.Option(
-            metavar="NUMBER", min=0, help="Cells (jobs on a cluster) at a time; 0: as many as fit."
-        ),
-    ] = 0,
+    engine: Engine = "local",
+    workers: Workers = 0,
     seeds: Annotated[str, typer.Option(metavar="SEEDS", help="Seeds, as 0-4 or 0,1,2.")] = "",
     rounds: Rounds = None,
     device: Where = None,
@@ -287,7 +266,7 @@ def sweep(
     folder = out or Path("runs") / file.stem
     with stoppable("the same command goes on"):
         finished = run_with_progress(
-            cells, folder, engine.value, workers, checkpoint_seconds, quiet, _trackers(track)
+            cells, folder, engine, workers, checkpoint_seconds, quiet, _trackers(track)
         )
     if finished and not quiet:
         print_table(finished, folder)

@@ -98,9 +98,11 @@ def _headline(run: Path, found: Overview) -> str:
     metrics = evaluation.metrics.items() if evaluation else ()
     figures = [f"{k.upper()} {'none' if v is None else f'{v:.3f}'}" for k, v in metrics]
     states = ", ".join(f"{count} {state}" for state, count in found.counts().items())
-    parts = [f"round {found.round} of {found.rounds}", *figures, states or "no clients yet"]
+    parts = [*figures, states or "no clients yet"]
+    if not found.rounds:
+        return "; ".join(["the server is starting" if is_served(run) else "no server yet", *parts])
     if found.finished:
         parts.append("finished")
     elif not is_served(run):
         parts.append("no server is at work: this is what the last one saw")
-    return "; ".join(parts)
+    return "; ".join([f"round {found.round} of {found.rounds}", *parts])

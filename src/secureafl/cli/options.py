@@ -1,4 +1,4 @@
-"""Options of commands that make many runs of their own."""
+"""Options that several commands have."""
 
 from typing import Annotated, Literal
 
@@ -16,5 +16,10 @@ Workers = Annotated[
     ),
 ]
 CheckpointSeconds = Annotated[
-    float, typer.Option(metavar="SECONDS", min=0, help="Save a checkpoint of each run this often.")
+    float,
+    typer.Option(
+        metavar="SECONDS",
+        min=0,
+        help="Time between checkpoints; more where saving them would slow a run down.",
+    ),
 ]

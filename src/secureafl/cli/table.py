@@ -78,7 +78,11 @@ def table(
             raise ConfigError("give either runs or pages, not both")
         if format_ != "markdown":
             raise ConfigError(f"--format {format_}: tables of pages are in Markdown")
-        changed = [page for page in pages if _fill(page, Path(place), check)]
+        with_tables = {page: text for page in pages if _TABLE.search(text := _read(page))}
+        if not with_tables:  # of several pages, some may have none
+            remedy = "see docs/results/README.md"
+            raise ConfigError(f"{pages[0]}: no table with its command above it, {remedy}")
+        changed = [p for p, text in with_tables.items() if _fill(p, text, Path(place), check)]
     for page in changed:
         print(f"{page}: {'its tables differ from their runs' if check else 'changed'}")
     if check and changed:
@@ -121,7 +125,14 @@ def _make_of_searches(sources: list[Path], show: Show, format_: Format) -> str:
     return write_table(make_searches(entries, DEFENSES), format_) + below
 
 
-def _fill(page: Path, place: Path, check: bool) -> bool:
+def _read(page: Path) -> str:
+    try:
+        return page.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"{page}: cannot be read ({error})") from error
+
+
+def _fill(page: Path, text: str, place: Path, check: bool) -> bool:
     """Make the tables of a page again; whether that changes it."""
     from secureafl.core.files import put_file
 
@@ -130,12 +141,6 @@ def _fill(page: Path, place: Path, check: bool) -> bool:
         given["sources"] = [page.parent / source for source in given["sources"]]
         return f"{found[1]}\n{_make(place, **given)}\n{found[3]}"
 
-    try:
-        text = page.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RunError(f"{page}: cannot be read ({error})") from error
-    if not _TABLE.search(text):
-        raise ConfigError(f"{page}: no table with its command above it, see docs/results/README.md")
     new = _TABLE.sub(made, text)
     if new != text and not check:
         put_file(page, new.encode())

@@ -31,6 +31,7 @@ class State(NamedTuple):
     """What survives an arrival. Slot v mod V is that of the v-th model; the last V are kept."""
 
     units: Float[Tensor, "V n d"]  # uploads on each model, divided by their norms
+    cosines: Float[Tensor, "V n n"]  # of the angles between those on one model
     lengths: Float[Tensor, "V n"]  # those norms
     known: Bool[Tensor, "V n"]  # whose upload there is
     fresh: Bool[Tensor, "V n"]  # whose upload has not been part of a step
@@ -62,6 +63,7 @@ class Catalyst:
         size, device = (self.max_lag + 1, num_clients), weights.device
         return State(
             weights.new_zeros(*size, weights.numel()),
+            weights.new_zeros(*size, num_clients),
             torch.zeros(size, dtype=torch.float64, device=device),
             torch.zeros(size, dtype=torch.bool, device=device),
             torch.zeros(size, dtype=torch.bool, device=device),
@@ -87,8 +89,9 @@ class Catalyst:
         return Decision(taken, ready, direction, scores, "too_old"), _after(state, server, ready)
 
     def forget(self, state: State, client: Int[Tensor, ""]) -> State:
-        for table in (state.units, state.lengths, state.known, state.fresh):
+        for table in (state.units, state.cosines, state.lengths, state.known, state.fresh):
             table.index_fill_(1, client.view(1), 0)
+        state.cosines.index_fill_(2, client.view(1), 0)
         return state
 
 
@@ -98,10 +101,27 @@ def _with_upload(state: State, arrival: Arrival, slot: Tensor, taken: Tensor) ->
     unit = exactly_scaled(arrival.gradient, torch.where(length > 0, 1 / length, 0.0))
     place = slot * clients + arrival.client
     set_row(state.units.view(-1, len(unit)), place, unit, taken)
+    _set_cosines(state, slot, arrival.client, _of_model(state.units, slot) @ unit, taken)
     set_row(state.lengths.view(-1), place, length, taken)
     set_row(state.known.view(-1), place, taken, taken)
     set_row(state.fresh.view(-1), place, taken, taken)
     return state
+
+
+def _of_model(units: Float[Tensor, "V n d"], slot: Int[Tensor, ""]) -> Float[Tensor, "n d"]:
+    """The uploads on one model; on a CPU, where a slot can be read, not a copy of them."""
+    return units[int(slot)] if units.device.type == "cpu" else row(units, slot)
+
+
+def _set_cosines(
+    state: State, slot: Tensor, client: Tensor, cosines: Float[Tensor, " n"], taken: Tensor
+) -> None:
+    """Put down a new upload's cosines with the others on its model, and theirs with it."""
+    clients, table = len(cosines), state.cosines.view(-1)
+    other = torch.arange(clients, device=cosines.device)
+    first = slot * clients * clients
+    for places in (first + client * clients + other, first + other * clients + client):
+        table.index_copy_(0, places, torch.where(taken, cosines, table[places]))
 
 
 def _median(values: Float[Tensor, " n"], present: Bool[Tensor, " n"]) -> Float[Tensor, ""]:
@@ -112,7 +132,7 @@ def _median(values: Float[Tensor, " n"], present: Bool[Tensor, " n"]) -> Float[T
 def _direction(state: State, now: Int[Tensor, ""]) -> Float[Tensor, " d"]:
     """Mean of the current model's majority, and 1/n of each late upload that is in its model's."""
     models, clients = state.known.shape
-    distances = (1 - state.units @ state.units.mT).clamp(min=0).double()
+    distances = (1 - state.cosines).clamp(min=0).double()
     counted = closest_majority(distances, state.known) & state.fresh
     current = torch.arange(models, device=now.device) == now
     divisors = torch.where(current, counted.sum(dim=1), clients)

@@ -22,7 +22,7 @@ from secureafl.deployment.recovery import BEFORE, recover
 from secureafl.deployment.secret import SECRET
 from secureafl.deployment.slots import SLOTS
 from secureafl.runs.folder import RunFolder, refuse_taken, require_kind
-from secureafl.runs.layout import CHECKPOINT, EVENTS, EXPERIMENT, PROVENANCE, SERVER, is_run
+from secureafl.runs.layout import CHECKPOINT, EVENTS, EXPERIMENT, PROVENANCE, SERVER, require_run
 
 _TRIES = 5
 _FILES = (EVENTS, EXPERIMENT, PROVENANCE, SECRET, CHECKPOINT, BEFORE)
@@ -30,8 +30,7 @@ _FILES = (EVENTS, EXPERIMENT, PROVENANCE, SECRET, CHECKPOINT, BEFORE)
 
 def back_up(run: Path, to: Path) -> int:
     """Copy a run to a new folder, which can be served; the round it is at there."""
-    if not is_run(run):
-        raise RunError(f"{run}: not a run folder (no {EXPERIMENT})")
+    require_run(run)
     require_kind(run, deployed=True)
     refuse_taken(to)
     fresh = to.with_name(f".{to.name}.{os.getpid()}")

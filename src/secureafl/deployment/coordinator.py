@@ -21,7 +21,7 @@ from secureafl.core.events import ArrivalEvent, EvaluationEvent, Event, Forgotte
 from secureafl.core.flat_model import flatten, layout
 from secureafl.core.inactivity import InactivityTracker
 from secureafl.core.ledger import Ledger
-from secureafl.core.server import Server, ServerState, Upload, name_state
+from secureafl.core.server import Server, ServerState, Upload, name_state, validate_norm
 from secureafl.core.trees import name_tensors, rebuild
 from secureafl.deployment.journal import Entry, Journal, Record, Removal, journals
 from secureafl.deployment.messages import Answer
@@ -37,6 +37,7 @@ from secureafl.deployment.samples import InputFacts
 from secureafl.deployment.secret import keep_secret
 from secureafl.deployment.slots import SlotRegistry
 from secureafl.experiment import Experiment, write_experiment
+from secureafl.linalg.vectors import norm
 from secureafl.runs.events import read_events
 from secureafl.runs.folder import Checkpoint, RunFolder
 from secureafl.runs.layout import EVENTS, PROVENANCE, read_json
@@ -111,14 +112,18 @@ class Coordinator:
         """Note that one upload on a model is not expected any longer."""
         self._state.ledger.settle(version)
 
-    def receive(self, client: int, version: int, message: str, answer: Answer | str) -> list[Event]:
-        """Apply an answer, or refuse it; both are a round, which is on disk when this returns."""
-        malicious, reason, update = False, "", None
-        if isinstance(answer, str):
-            reason = answer
-        else:
-            malicious, update = bool(answer.attack), self._update(answer, version)
-        facts = (self.round, client, version, message, malicious, reason, update)
+    def receive(self, client: int, version: int, message: str, answer: Answer) -> list[Event] | str:
+        """Apply an answer, which is a round and on disk when this returns.
+
+        Or the reason why the defence must not see it. That is no round, changes nothing and is
+        not written down: what costs its sender nothing must neither use up the run nor fill the
+        disk.
+        """
+        update = self._update(answer, version)
+        reason = self._validate(client, version, update)
+        if reason:
+            return reason
+        facts = (self.round, client, version, message, bool(answer.attack), update)
         entry = Entry(*facts, slots=self.slots.lines)
         self._journal.append(entry)
         with self._compute:
@@ -154,8 +159,15 @@ class Coordinator:
         if not answer.trained or base is None:
             return answer.vector
         way = base.cpu().numpy().astype(np.float64) - answer.vector
-        with np.errstate(over="ignore"):  # too long for float32: the server refuses it
+        with np.errstate(over="ignore"):  # too long for float32: refused
             return (way / self._server.learning_rate).astype(np.float32)
+
+    def _validate(self, client: int, version: int, update: np.ndarray) -> str:
+        """What the server's round would refuse it for; empty if it would not."""
+        vector, base = torch.from_numpy(update).to(self.device), self._state.ledger.look_up(version)
+        reason = self._server.validate_form(self._state, Upload(client, version, vector), base)
+        with self._compute:
+            return reason or validate_norm(float(norm(vector)), vector)
 
     def _apply(self, entry: Entry) -> list[Event]:
         """One round; the same entry on the same state gives the same."""
@@ -178,14 +190,11 @@ class Coordinator:
         return events
 
     def _decide(self, entry: Entry) -> tuple[HostDecision, ServerState]:
-        """The server's round, timed; an answer that holds no update is refused there."""
-        upload = Upload(entry.client, entry.version, None)
-        if entry.update is None:
-            decision, state = self._server.refuse(self._state, upload, entry.reason)
-            return to_host(decision), state
+        """The server's round, timed."""
         update = torch.from_numpy(entry.update).to(self.device)
         began, busy = time.perf_counter(), time.thread_time()
-        decision, state = self._server.receive(self._state, upload._replace(update=update))
+        upload = Upload(entry.client, entry.version, update)
+        decision, state = self._server.receive(self._state, upload)
         host = to_host(decision)
         self.step_seconds = time.perf_counter() - began
         self.step_cpu_seconds = time.thread_time() - busy

@@ -25,7 +25,7 @@ from secureafl.core.files import put_private_file
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-FORMAT = 3  # of journals and of what a checkpoint says of itself
+FORMAT = 4  # of journals and of what a checkpoint says of itself
 _FILE = struct.Struct("<8sIQ")  # mark, format, round of the checkpoint
 _FILE_MARK, _FIRST_FORMAT = b"SAFLJRNL", b"SAFJ"  # files of the first format had no head
 _HEAD = struct.Struct("<4sIII")  # mark, bytes of the facts, bytes of the numbers, checksum
@@ -41,8 +41,7 @@ class Entry(NamedTuple):
     version: int
     message: str  # id of the request it answers, which is answered once
     malicious: bool
-    reason: str  # why it was refused before the server saw it; empty otherwise
-    update: Float[np.ndarray, " d"] | None  # None if it was refused
+    update: Float[np.ndarray, " d"]
     slots: int = 0  # lines that the file of slots had then
 
 
@@ -146,7 +145,7 @@ def read_journal(path: Path, number: int) -> Content:
 
 def refuse_format(path: Path, written: int) -> NoReturn:
     """Raise: a file was written by a version whose files this one does not read."""
-    remedy = "finish the run with that version, or choose another --out"
+    remedy = "finish the run with that version, or choose another folder (out)"
     raise RunError(f"{path}: is of format {written}, and this version's is {FORMAT}; {remedy}")
 
 
@@ -181,7 +180,6 @@ def _read_record(content: bytes, at: int) -> tuple[Record, int] | str:
         fields = json.loads(facts)
         if "node" in fields:
             return Removal(**fields), end
-        update = None if fields["reason"] else np.frombuffer(numbers, "<f4").copy()
-        return Entry(**fields, update=update), end
+        return Entry(**fields, update=np.frombuffer(numbers, "<f4").copy()), end
     except (ValueError, TypeError, KeyError):
         return "is altered"

@@ -32,9 +32,9 @@ _FLOAT32, _NUMPY = "float32", "numpy.ndarray"
 NOT_FINITE = "not_finite"
 OTHER_VERSION = "other_version"  # the client understands other messages; no answer either
 FAILED = "failed"  # the client's app raised or crashed, or its node went away: no answer at all
-REFUSALS = frozenset(
+REFUSALS = frozenset(  # of an answer, whatever the defence, which does not see it
     {"wrong_records", "wrong_names", "wrong_type", "wrong_shape", "wrong_size", "wrong_head"}
-    | {NOT_FINITE, "oversized", "malformed"}
+    | {NOT_FINITE, "oversized", "malformed", "too_large"}
 )
 
 

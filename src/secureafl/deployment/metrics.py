@@ -58,12 +58,20 @@ class Metrics:
             elif isinstance(event, ArrivalEvent):
                 self._staleness.observe(event.staleness)
                 self.round.set(event.round + 1)
-                self._refused.append(not event.accepted)
-                self._share.set(sum(self._refused) / len(self._refused))
                 if event.accepted:
                     self._accepted.inc()
+                    self._note(refused=False)
                 else:
-                    self._rejected.labels(event.reason).inc()
+                    self.refuse(event.reason)
+
+    def refuse(self, reason: str) -> None:
+        """An upload that was not accepted, by the defence or before it."""
+        self._rejected.labels(reason).inc()
+        self._note(refused=True)
+
+    def _note(self, refused: bool) -> None:
+        self._refused.append(refused)
+        self._share.set(sum(self._refused) / len(self._refused))
 
     def drop(self, reason: str) -> None:
         """A message that was no arrival."""

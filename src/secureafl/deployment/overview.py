@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+from secureafl.deployment.messages import REFUSALS
 from secureafl.deployment.nodes import read_nodes
 from secureafl.deployment.requests import FAILURES, RATE
 from secureafl.deployment.roster import ClientRecord, RosterFile, read_roster
@@ -79,6 +80,8 @@ def _judge(record: ClientRecord, run: RosterFile, now: float) -> tuple[str, str]
         return SLOWED, f"{_pause(record)}; next model in {record.until - now:.0f} s"
     if record.asked and now - record.asked > _SILENT_SECONDS:
         return SILENT, f"was sent a model {now - record.asked:.0f} s ago"
+    if record.last_dropped in REFUSALS:
+        return NOT_COUNTED, f"not used: {_reasons(record.dropped)}"
     refused = [reason for reason in record.recent if reason]
     last = record.recent[-_WINDOW:]
     lately = len(last) == _WINDOW and bool(last[-1]) and 2 * last.count("") <= _WINDOW
@@ -91,10 +94,8 @@ def _judge(record: ClientRecord, run: RosterFile, now: float) -> tuple[str, str]
 def _pause(record: ClientRecord) -> str:
     if record.pause == RATE:
         return "answers too fast"
-    refused = [reason for reason in record.recent[-1:] if reason] or list(record.dropped)[-1:]
-    return {FAILURES: "its answers fail"}.get(record.pause, record.pause) + (
-        f" ({refused[0]})" if refused else ""
-    )
+    said = {FAILURES: "its answers fail"}.get(record.pause, record.pause)
+    return f"{said} ({record.last_dropped})" if record.last_dropped else said
 
 
 def _reasons(found: list[str] | dict[str, int]) -> str:

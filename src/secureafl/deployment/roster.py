@@ -42,6 +42,7 @@ class ClientRecord(NamedTuple):
     last_round: int | None = None
     last_arrival: float = 0.0
     dropped: dict[str, int] = {}  # answers that were no round, by reason  # noqa: RUF012
+    last_dropped: str = ""  # why its last answer was no round; "": it was one
     asked: float = 0.0  # since when a model is with it, 0: none is
     pause: str = ""  # why it is sent no model at present: a reason of `requests.Pause`
     until: float = 0.0  # when that ends
@@ -97,13 +98,14 @@ class _Tally:
         self.last_round: int | None = None
         self.last_arrival = 0.0
         self.dropped: Counter[str] = Counter()
+        self.last_dropped = ""
 
     def add(self, event: ArrivalEvent, now: float) -> None:
         self.uploads += 1
         self.accepted += event.accepted
         self.recent.append("" if event.accepted else event.reason or "not_accepted")
         self.last_round, self.last_arrival = event.round, now
-        self.weight = event.scores.get("weight")
+        self.weight, self.last_dropped = event.scores.get("weight"), ""
         if self.uploads % RECENT == 0:
             self.told_share = sum(not reason for reason in self.recent)
 
@@ -133,7 +135,9 @@ class Roster:
     def drop(self, node: int | None, reason: str) -> None:
         """Note an answer that was no round."""
         if node is not None:
-            self._of(node).dropped[reason] += 1
+            tally = self._of(node)
+            tally.dropped[reason] += 1
+            tally.last_dropped = reason
 
     def ask(self, node: int) -> None:
         """Note that a model was sent."""
@@ -175,6 +179,7 @@ class Roster:
             tally.last_round,
             tally.last_arrival,
             dict(tally.dropped),
+            tally.last_dropped,
             self._asked.get(node, 0.0) if node in busy else 0.0,
             pause.why if pause else "",
             time.time() + pause.seconds if pause else 0.0,

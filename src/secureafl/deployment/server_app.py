@@ -17,7 +17,7 @@ import httpx  # which Flower's grid is made of
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from secureafl.core.events import ArrivalEvent
+from secureafl.core.events import ArrivalEvent, Event
 from secureafl.deployment.client_app import REQUEST, named_arrays
 from secureafl.deployment.coordinator import Coordinator
 from secureafl.deployment.disk import MEGABYTE, shortage
@@ -26,7 +26,6 @@ from secureafl.deployment.liveness import LOG, Pulse, should_stop, watch
 from secureafl.deployment.logs import Log
 from secureafl.deployment.messages import (
     FAILED,
-    NOT_FINITE,
     OTHER_VERSION,
     PROTOCOL,
     TRAINED,
@@ -218,11 +217,15 @@ class RequestLoop:
             self._tracker.replied(request.node, False, now)
             self._cancel(request, answer if isinstance(answer, str) else "slot_taken")
             return
-        events = self._server.receive(request.client, request.version, reply.request, answer)
-        # A diverged model makes honest updates infinite: that is no failure of the client.
-        good = not isinstance(answer, str) or answer == NOT_FINITE
-        self._tracker.replied(request.node, good, time.monotonic())
-        seconds = time.perf_counter() - began
+        facts = (request.client, request.version, reply.request)
+        outcome = answer if isinstance(answer, str) else self._server.receive(*facts, answer)
+        self._tracker.replied(request.node, not isinstance(outcome, str), time.monotonic())
+        if isinstance(outcome, str):
+            self._refuse(request, outcome)
+        else:
+            self._count(request, outcome, time.perf_counter() - began)
+
+    def _count(self, request: Request, events: list[Event], seconds: float) -> None:
         self.metrics.count(events, seconds)
         for event in events:
             if isinstance(event, ArrivalEvent):
@@ -232,6 +235,13 @@ class RequestLoop:
                 rounded = {name: round(value, 4) for name, value in took.items()}
                 self._log("arrival", node=request.node, **event._asdict(), **rounded)
                 self._roster.count(request.node, event)
+
+    def _refuse(self, request: Request, reason: str) -> None:
+        """Tell of an answer that the defence must not see; it is no round."""
+        self._server.cancel(request.version)
+        self.metrics.refuse(reason)
+        self._roster.drop(request.node, reason)
+        self._log("refused", node=request.node, client=request.client, reason=reason)
 
     def _cancel(self, request: Request, reason: str) -> None:
         self._server.cancel(request.version)

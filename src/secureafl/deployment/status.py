@@ -29,8 +29,6 @@ _DEACTIVATE = "/v1/fleet/deactivate-node"  # Flower's own
 
 # Why a key is not let in.
 UNKNOWN, REVOKED, FULL, CLOCK = "unknown_key", "revoked", "full", "clock"
-# What an upload shows of itself, whatever the defence: no secret of the server's.
-_FORM = REFUSALS | {"too_large"}
 ASK_SECONDS = 6.0  # between two questions of a client
 _SECONDS = 5.0  # that the server may take to answer
 
@@ -46,7 +44,8 @@ class Status(NamedTuple):
     here: bool = False  # whether the client's node is connected
     uploads: int = 0
     last_round: int | None = None  # in which its last upload came in
-    last_refused: str = ""  # what was wrong with the form of that upload
+    refusals: int = 0  # answers that were none, whatever the defence: no secret of the server's
+    last_refused: str = ""  # why, if its last answer was such a one
     share: int | None = None  # of the last whole twenty uploads, how many were accepted
     decision: str | None = None  # on the last upload, "" accepted; None: is not told
     pause: str = ""  # why it is sent no model at present
@@ -70,7 +69,8 @@ def answer(found: RosterFile | None, node: int | None, refused: str) -> Status:
         record.here,
         record.uploads,
         record.last_round,
-        last if last in _FORM else "",
+        sum(record.dropped.get(reason, 0) for reason in REFUSALS),
+        record.last_dropped if record.last_dropped in REFUSALS else "",
         record.told_share,
         last if found.tell == "decisions" and record.recent else None,
         record.pause,
@@ -196,6 +196,9 @@ def _progress(last: Status, found: Status) -> list[str]:
     if found.uploads != last.uploads:
         so_far = f"uploads of this client: {found.uploads}, the last in round {found.last_round}"
         lines.append(f"round {found.round} of {found.rounds}; {so_far}{_outcome(found)}")
+    if found.refusals > last.refusals:
+        why = f", the last: {found.last_refused}" if found.last_refused else ""
+        lines.append(f"answers of this client that were refused: {found.refusals}{why}")
     if found.share is not None and found.uploads // RECENT != last.uploads // RECENT:
         lines.append(f"of {RECENT} uploads of this client {found.share} were accepted")
     if found.pause and found.pause != last.pause:
@@ -208,8 +211,6 @@ def _progress(last: Status, found: Status) -> list[str]:
 
 
 def _outcome(found: Status) -> str:
-    if found.last_refused:
-        return f", refused: {found.last_refused}"
     if found.decision is None:
         return ""
     return f", not accepted: {found.decision}" if found.decision else ", accepted"

@@ -218,7 +218,8 @@ def take_step(centre: Tensor, upload: Tensor, weights: StepWeights) -> Tensor:
         return reference.take_step(centre, upload, weights)
     direction, run = torch.empty_like(centre), step_pass()
     ranges = ranges_of(-(-len(centre) // _TILE), len(centre))
-    places = [tensor.data_ptr() for tensor in (centre, upload.contiguous(), direction)]
+    given = centre, upload.contiguous(), direction  # held until the passes have run
+    places = [tensor.data_ptr() for tensor in given]
     shares = weights.direction.tolist() + weights.centre.tolist()
     ranges.run(lambda size, _, *tiles: run(*places, *shares, size, _TILE, *tiles))
     return direction

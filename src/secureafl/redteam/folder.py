@@ -41,11 +41,11 @@ def claim(plan: Plan, space: Space, out: Path) -> None:
         differ = [key for key in wanted if found.get(key) != wanted[key]]
         if differ:
             what = f"holds another search (its {', '.join(differ)} differs)"
-            raise RunError(f"{out}: {what}; choose another --out")
+            raise RunError(f"{out}: {what}; choose another folder (out)")
         return
     try:
         if out.exists() and any(out.iterdir()):
-            raise RunError(f"{out}: is in use, and not by a search; choose another --out")
+            raise RunError(f"{out}: is in use, and not by a search; choose another folder (out)")
         out.mkdir(parents=True, exist_ok=True)
         put_file(stored, to_json(wanted, indent=1).encode())
     except OSError as error:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import shlex
 from collections.abc import Mapping
 from typing import Any, Literal
+
+import torch
 
 from secureafl.attacks import NoAttack
 from secureafl.core.errors import ConfigError, require
@@ -21,6 +24,7 @@ NO_ATTACK: Mapping[str, Any] = {"kind": "none"}
 _SHORT, _LONG = 4, 2  # a run of the first and of the second rung: the full length divided by this
 _PROMOTED = 5  # one attack in so many goes on to the second rung
 FINALISTS = 4  # attacks that are run at full length
+_TOLERANCE = 0.005  # a score so close to the highest that means anything is as high
 _BATCHES, _LEAST, _MOST = 8, 4, 25  # proposals are asked for in batches; their number and size
 
 # Settings that the command line has other words for, or that are a matter of the machine.
@@ -82,10 +86,22 @@ class Plan:
         """How many proposals may be attacks as they come, with their defaults or presets."""
         return 0 if self.blind else max(1, self.budget // 2)
 
+    def promoted(self, tried: int) -> int:
+        """How many of the attacks that were tried are run longer."""
+        return max(FINALISTS, -(-tried // _PROMOTED))
+
     @property
-    def promoted(self) -> int:
-        """Attacks that are run longer."""
-        return max(FINALISTS, -(-self.budget // _PROMOTED))
+    def ceiling(self) -> float:
+        """The score above which an attack does no more harm.
+
+        A backdoor that always succeeds, or a model no better than naming the most common label.
+        """
+        if self.against == "asr":
+            return 1.0 - _TOLERANCE
+        labels = self.base.task.load().test_labels
+        if labels.is_floating_point():
+            return math.inf  # an error of a regression has no end
+        return 1.0 - float(torch.bincount(labels).max() / len(labels)) - _TOLERANCE
 
     def short(self, attack: Mapping[str, Any]) -> Experiment:
         """The run every attack gets."""

@@ -113,9 +113,13 @@ def stages(plan: Plan, out: Path) -> Iterator[Stage]:
 
 
 def _short_runs(plan: Plan, out: Path, optimiser: Optimiser) -> Generator[Stage, None, list[Trial]]:
-    """Every attack on the search's seed, batch by batch; returns them all."""
+    """Every attack on the search's seed, batch by batch; returns them all.
+
+    It ends early when there are enough attacks that leave nothing to be worse.
+    """
     trials: list[Trial] = []
-    while len(trials) < plan.budget:
+    ceiling = plan.ceiling
+    while len(trials) < plan.budget and not _enough(trials, ceiling):
         attacks = optimiser.ask(min(plan.batch, plan.budget - len(trials)))
         first, last = len(trials) + 1, len(trials) + len(attacks)
         title = f"short runs, attacks {first} to {last} of {plan.budget}{_so_far(trials)}"
@@ -128,11 +132,22 @@ def _short_runs(plan: Plan, out: Path, optimiser: Optimiser) -> Generator[Stage,
     return trials
 
 
+def _enough(trials: Sequence[Trial], ceiling: float) -> bool:
+    """Whether as many attacks as are run at full length do all the harm there is.
+
+    Unless some attack leaves the model far better: a rule that learns nothing in a short run makes
+    every attack look like that.
+    """
+    scores = [trial.short for trial in trials if trial.short is not None]
+    lost = sum(score >= ceiling for score in scores)
+    return lost >= FINALISTS and min(scores) < ceiling / 2
+
+
 def _longer_runs(
     plan: Plan, out: Path, trials: Sequence[Trial]
 ) -> Generator[Stage, None, list[Trial]]:
     """The worst of short runs on another seed; returns them with their new scores."""
-    promoted = most_harmful(trials, lambda trial: trial.short, plan.promoted)
+    promoted = most_harmful(trials, lambda trial: trial.short, plan.promoted(len(trials)))
     _require_some(promoted, out)
     title = f"longer runs of the worst {len(promoted)}{_so_far(promoted)}"
     cells = {cell_name(t.attack, "longer"): plan.longer(t.attack) for t in promoted}

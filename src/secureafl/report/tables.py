@@ -23,14 +23,13 @@ from secureafl.runs.layout import (
     PROVENANCE,
     RESULT,
     is_deployed,
-    is_run,
     read_json,
+    require_run,
 )
 from secureafl.runs.summary import summarise
 from secureafl.settings import refuse_old_names
 from secureafl.toml import read_toml
 
-_MADE_BY = "give folders made by 'secureafl run'"
 _REMEDY = "restore the file, or leave this run out of the report"
 
 
@@ -130,7 +129,7 @@ class Row(NamedTuple):
 def read_runs(paths: Sequence[Path]) -> list[Run]:
     """Runs in the given order, each once, labelled so that they can be told apart."""
     if not paths:
-        raise NoRunError(f"no run to report on; {_MADE_BY}")
+        raise NoRunError("no run to report on; give folders made by 'secureafl run'")
     runs = [read_run(path) for path in {path.resolve(): path for path in paths}.values()]
     labels = label_runs([run.faced for run in runs])
     names = [run.name for run in runs]
@@ -147,7 +146,7 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
 
 def read_run(path: Path) -> Run:
     """One run folder, finished or not."""
-    _require_run_folder(path)
+    require_run(path)
     try:
         experiment = read_toml(path / EXPERIMENT)
         refuse_old_names(experiment, path)
@@ -189,16 +188,6 @@ def _row(run: Run) -> Row:
         rounds_per_second=run.summary.rounds_per_second,
         finished=run.finished,
     )
-
-
-def _require_run_folder(path: Path) -> None:
-    try:
-        if not path.is_dir():
-            raise NoRunError(f"{path}: no such folder; {_MADE_BY}")
-        if not is_run(path):
-            raise NoRunError(f"{path}: not a run folder (no {EXPERIMENT}); {_MADE_BY}")
-    except OSError as error:
-        raise RunError(f"{path}: cannot be read ({error.strerror}); {_MADE_BY}") from error
 
 
 def _read_holdings(path: Path) -> np.ndarray | None:

@@ -70,7 +70,7 @@ def save(
     tables: Sequence[Table] = (),
 ) -> None:
     """Write a page, what belongs to it, its pictures and its tables into `out`."""
-    remedy = "choose another --out"
+    remedy = "choose another folder (out)"
     try:
         out.mkdir(parents=True, exist_ok=True)
         old = out / PAGE

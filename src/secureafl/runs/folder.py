@@ -236,9 +236,8 @@ def require_kind(path: Path, deployed: bool) -> None:
 def refuse_taken(path: Path) -> None:
     """Raise unless a new run may be put here."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise RunError(
-            f"{path}: already there; choose another --out, or go on with 'secureafl resume {path}'"
-        )
+        remedy = f"choose another folder (out), or go on with 'secureafl resume {path}'"
+        raise RunError(f"{path}: already there; {remedy}")
 
 
 def _checksum(tensors: Mapping[str, np.ndarray]) -> int:
@@ -251,7 +250,7 @@ def _checksum(tensors: Mapping[str, np.ndarray]) -> int:
 
 def _unwritable(path: Path, error: OSError | UnicodeError) -> SecureAflError:
     why = error.strerror if isinstance(error, OSError) else error
-    return RunError(f"{path}: cannot be written ({why}); choose another --out")
+    return RunError(f"{path}: cannot be written ({why}); choose another folder (out)")
 
 
 @contextlib.contextmanager

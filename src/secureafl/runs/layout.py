@@ -36,9 +36,14 @@ def is_run(path: Path) -> bool:
 
 def require_run(path: Path) -> None:
     """Raise unless this is a run folder."""
-    if not is_run(path):
-        remedy = "give a folder that 'secureafl run' has made"
-        raise NoRunError(f"{path}: not a run folder (no {EXPERIMENT}); {remedy}")
+    remedy = "give a folder that 'secureafl run' has made"
+    try:
+        if is_run(path):
+            return
+        what = f"not a run folder (no {EXPERIMENT})" if path.exists() else "no such folder"
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror}); {remedy}") from error
+    raise NoRunError(f"{path}: {what}; {remedy}")
 
 
 def is_deployed(path: Path) -> bool:

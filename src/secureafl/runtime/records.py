@@ -40,7 +40,7 @@ def require_same(experiment: Experiment, path: Path) -> None:
         _refuse_missing(wanted, stored, path)
         stored = to_mapping(from_mapping(stored))
     if stored != wanted:
-        raise RunError(f"{path}: holds a run with other settings; choose another --out")
+        raise RunError(f"{path}: holds a run with other settings; choose another folder (out)")
 
 
 def stored_experiment(path: Path) -> Experiment:
@@ -69,7 +69,7 @@ def _refuse_missing(wanted: Mapping[str, Any], stored: Mapping[str, Any], path: 
     if missing and ((path / RESULT).is_file() or _begun_by(path) in (None, __version__)):
         # What is missing would get today's default, and the run be taken for another.
         when = f"was made by a version that did not have the setting '{missing[0]}'"
-        raise RunError(f"{path}: {when}; choose another --out")
+        raise RunError(f"{path}: {when}; choose another folder (out)")
 
 
 def _begun_by(path: Path) -> str | None:

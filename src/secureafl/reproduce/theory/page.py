@@ -151,7 +151,7 @@ def write(out: Path, findings: Findings, report: dict[str, Any], picture: bytes)
         for name, content in files.items():
             put_file(out / name, content)
     except OSError as error:
-        remedy = "choose another --out"
+        remedy = "choose another folder (out)"
         raise RunError(f"{out}: cannot be written ({error.strerror}); {remedy}") from error
 
 
