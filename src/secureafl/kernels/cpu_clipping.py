@@ -5,8 +5,9 @@ A step has many operations on few numbers, which torch takes about ten times as 
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from secureafl.kernels.cpu_clipping_code import (
     sketch_pass,
     step_pass,
 )
-from secureafl.kernels.cpu_peers import lower_median, peer_weights
+from secureafl.kernels.cpu_peers import lower_median, peer_weights, rise
 from secureafl.kernels.cpu_threads import ranges_of
 from secureafl.kernels.llvm import address
 from secureafl.linalg.rows import TINY
@@ -42,35 +43,64 @@ FLAGS = torch.tensor(False), torch.tensor(True)  # to make one takes longer than
 _TILE = 4096  # coordinates that a thread takes at a time
 
 
+class _Columns(NamedTuple):
+    """What records hold as a number for each client, in NumPy: the same memory."""
+
+    known: np.ndarray
+    norms: np.ndarray
+    distances: np.ndarray
+    usual: np.ndarray
+    recent: np.ndarray
+    uploads: np.ndarray
+    kept: np.ndarray
+    curvature: tuple[np.ndarray, ...]  # mean, variance and count
+
+
+def _columns(records: Records) -> _Columns:
+    numbers = records[: len(_Columns._fields) - 1]
+    return _Columns(*_in_numpy(*numbers), curvature=_in_numpy(*records.curvature))
+
+
+@functools.lru_cache(maxsize=16)
+def _in_numpy(*tensors: Tensor) -> tuple[np.ndarray, ...]:
+    """The tensors as arrays: all are looked up sooner than one is made."""
+    return tuple(tensor.numpy() for tensor in tensors)
+
+
 def remember_upload(
     records: Records, sketch: Sketch, centre: Tensor, arrival: Arrival, momentum: float
 ) -> Position:
     """See `kernels.operations.remember_upload`."""
     if _use_reference(centre):
         return reference.remember_upload(records, sketch, centre, arrival, momentum)
-    i, size = int(arrival.client), records.last.shape[1]
-    sketches, sums = _sketched(sketch, centre, arrival, size)
+    i, columns = arrival.client.item(), _columns(records)
+    sketches, sums = _sketched(sketch, centre, arrival, records.last.shape[1])
     norm, distance = math.sqrt(sums[0]), math.sqrt(sums[1])
-    known, distances = records.known.numpy(), records.distances.numpy()
-    known_before, known[i] = bool(known[i]), True
-    records.norms.numpy()[i], distances[i] = norm, _measured(records, i, distance, momentum)
-    radius = lower_median(records.recent.numpy()[known]) ** 2
+    known_before, columns.known[i] = columns.known.item(i), True
+    columns.norms[i] = norm
+    columns.distances[i] = _measured(columns, i, distance, momentum)
+    radius = lower_median(columns.recent[columns.known]) ** 2
     share = min(1.0, radius / distance) if distance > 0 else 1.0
-    cosine = _put_into_rows(records, i, sketches, share, momentum)
+    cosine = _put_into_rows(records, columns, i, sketches, share, momentum)
     if known_before and cosine is not None:
-        _update_curvature(records, i, cosine, momentum)
-    found = torch.tensor([distance, sums[2], math.sqrt(sums[3])], dtype=torch.float64)
-    return Position(*found.unbind())
+        _update_curvature(columns, i, cosine, momentum)
+    return Position(_tensor(distance), _tensor(sums[2]), _tensor(math.sqrt(sums[3])))
 
 
-def _measured(records: Records, i: int, distance: float, momentum: float) -> float:
+def _tensor(numbers: float | list[float]) -> Tensor:
+    """As `torch.tensor`, in float64, which takes several times as long."""
+    return torch.from_numpy(np.array(numbers, np.float64))
+
+
+def _measured(columns: _Columns, i: int, distance: float, momentum: float) -> float:
     """What counts of a distance, which goes into the client's means: see `core.clipping`."""
-    usual, recent = records.usual.numpy(), records.recent.numpy()
-    uploads = float(records.uploads[i])
-    counted = min(distance, clipping.GROWTH * float(usual[i])) if uploads > 0 else distance
-    usual[i] += (counted - usual[i]) / (uploads + 1)
+    uploads, usual, recent = (
+        column.item(i) for column in (columns.uploads, columns.usual, columns.recent)
+    )
+    counted = min(distance, clipping.GROWTH * usual) if uploads > 0 else distance
+    columns.usual[i] = usual + (counted - usual) / (uploads + 1)
     root, before = math.sqrt(counted), min(uploads / (uploads + 1), momentum)
-    recent[i] = root + before * (recent[i] - root)
+    columns.recent[i] = root + before * (recent - root)
     return counted
 
 
@@ -78,14 +108,16 @@ def _sketched(
     sketch: Sketch, centre: Tensor, arrival: Arrival, size: int
 ) -> tuple[Float[np.ndarray, "3 k"], list[float]]:
     """Sketches of the upload, of the centre and of the model; and the products of the first two."""
-    ranges = ranges_of(-(-len(centre) // size), len(centre))
+    ranges = ranges_of(-(-centre.numel() // size), centre.numel())
     sketches = np.zeros((ranges.blocks, SKETCHES, size), np.float32)
     sums = np.zeros((ranges.blocks, PRODUCTS))
     given = arrival.gradient.contiguous(), centre, arrival.base.contiguous(), *sketch
     places = [*(tensor.data_ptr() for tensor in given), address(sketches), address(sums)]
     run = sketch_pass()
     ranges.run(lambda *numbers: run(*places, size, *numbers))
-    return sketches.sum(axis=0) if ranges.blocks > 1 else sketches[0], sums.sum(axis=0).tolist()
+    if ranges.blocks == 1:
+        return sketches[0], sums[0].tolist()
+    return sketches.sum(axis=0), sums.sum(axis=0).tolist()
 
 
 def _use_reference(centre: Tensor) -> bool:
@@ -93,17 +125,22 @@ def _use_reference(centre: Tensor) -> bool:
 
 
 def _put_into_rows(
-    records: Records, i: int, sketches: Float[np.ndarray, "3 k"], share: float, momentum: float
+    records: Records,
+    columns: _Columns,
+    i: int,
+    sketches: Float[np.ndarray, "3 k"],
+    share: float,
+    momentum: float,
 ) -> float | None:
     """Renew the rows of a client; the cosine between the model's move and the upload's change."""
-    uploads, kept = records.uploads.numpy(), records.kept.numpy()
+    uploads, kept = columns.uploads.item(i), columns.kept.item(i)
     # A plain mean of the first uploads, so that the very first does not count for long.
-    before = min(uploads[i] / (uploads[i] + 1), momentum)
-    kept[i] = share + before * (kept[i] - share)
-    uploads[i] += 1
-    size, products = sketches.shape[1], np.zeros(PRODUCTS)
+    before = min(uploads / (uploads + 1), momentum)
+    columns.kept[i] = share + before * (kept - share)
+    columns.uploads[i] = uploads + 1
+    size, products, start = sketches.shape[1], np.zeros(PRODUCTS), address(sketches)
     rows = (records.last, records.base, records.history)
-    places = [address(sketches) + 4 * size * k for k in range(SKETCHES)]
+    places = [start + 4 * size * k for k in range(SKETCHES)]
     places += [table.data_ptr() + 4 * size * i for table in rows]
     record_pass()(*places, address(products), share, before, size)
     moved, changed, both, norm = products.tolist()
@@ -112,20 +149,20 @@ def _put_into_rows(
     return both / lengths if told else None
 
 
-def _update_curvature(records: Records, i: int, cosine: float, momentum: float) -> None:
+def _update_curvature(columns: _Columns, i: int, cosine: float, momentum: float) -> None:
     """See `core.curvature.update_curvature`."""
-    mean, variance, count = (kind.numpy() for kind in records.curvature)
-    rate = max(1 / (count[i] + 1), 1 - momentum)
-    deviation = cosine - mean[i]
-    mean[i] += rate * deviation
-    variance[i] = (1 - rate) * (variance[i] + rate * deviation**2)
-    count[i] += 1
+    mean, variance, count = (column.item(i) for column in columns.curvature)
+    rate = max(1 / (count + 1), 1 - momentum)
+    deviation = cosine - mean
+    renewed = mean + rate * deviation, (1 - rate) * (variance + rate * deviation**2), count + 1
+    for column, value in zip(columns.curvature, renewed, strict=True):
+        column[i] = value
 
 
 def call_panel(panels: Panels, every: int) -> tuple[Tensor, Tensor]:
     """See `kernels.operations.call_panel`."""
-    now = int(panels.arrivals)
-    if num_panels(len(panels.order)) > 1 and now % every == 0:
+    now = panels.arrivals.item()
+    if num_panels(panels.order.numel()) > 1 and now % every == 0:
         return reference.call_panel(panels, every)
     panels.arrivals.fill_(now + 1)
     return panels.order, FLAGS[now % every == 0]
@@ -137,11 +174,10 @@ def judge_clients(
     """See `kernels.operations.judge_clients`."""
     if not due:
         return
-    known, who = records.known.numpy(), members.numpy()
-    kept = records.kept.numpy()
-    kept = kept / max(lower_median(kept[known]), TINY) - clipping.CUT
-    weights = np.clip(kept / (clipping.SPARED - clipping.CUT), 0, 1)
-    weights = _curvature_weights(records, known, momentum) * weights
+    columns, who = _columns(records), members.numpy()
+    known = columns.known
+    kept = columns.kept / max(lower_median(columns.kept[known]), TINY)
+    weights = _curvature_weights(columns, momentum) * rise(kept, clipping.CUT, clipping.SPARED)
     left = torch.from_numpy(known & (weights > 0))
     by_peers = peer_weights(records.history, members, left, due).numpy()
     judged = who[known[who]]
@@ -150,62 +186,65 @@ def judge_clients(
     values[judged] += clipping.NEWS * (found - values[judged])
 
 
-def _curvature_weights(
-    records: Records, known: np.ndarray, momentum: float
-) -> Float[np.ndarray, " n"]:
+def _curvature_weights(columns: _Columns, momentum: float) -> Float[np.ndarray, " n"]:
     """See `core.curvature.curvature_weights`."""
-    mean, variance, count = (kind.numpy() for kind in records.curvature)
-    samples = np.clip(count, 1, effective_samples(momentum))
-    rated = (count >= curvature.MIN_OBSERVATIONS) & known
+    mean, variance, count = columns.curvature
+    samples = np.minimum(np.maximum(count, 1), effective_samples(momentum))
+    rated = (count >= curvature.MIN_OBSERVATIONS) & columns.known
     error = clipping.CREDIT * np.sqrt(variance / samples)
-    median, lowest = lower_median(mean[rated]), curvature.MIN_CURVATURE
+    median = lower_median(mean[rated])
     if not 0 < median < math.inf:
         return np.ones(len(mean))
-    weights = (mean + error) / max(median, TINY) - lowest
-    weights /= curvature.FULL_CURVATURE - lowest
-    return np.where(rated, np.clip(weights, 0, 1), 1.0)
+    weights = (mean + error) / max(median, TINY)
+    weights = rise(weights, curvature.MIN_CURVATURE, curvature.FULL_CURVATURE)
+    return np.where(rated, weights, 1.0)
 
 
 def weigh_step(
     records: Records, standing: Standing, client: Tensor, position: Position
 ) -> StepWeights:
     """See `kernels.operations.weigh_step`."""
-    clients, known = len(records.known), int(np.count_nonzero(records.known.numpy()))
-    trust, pace = float(standing.trust.numpy()[int(client)]), _spend_pace(standing, known, client)
-    mean_trust = standing.mean_trust.numpy()
+    i, columns = client.item(), _columns(records)
+    clients, known = len(columns.known), int(np.count_nonzero(columns.known))
+    trusts, earned = _in_numpy(standing.trust, standing.earned)
+    trust, pace = trusts.item(i), _spend_pace(earned, known, i)
+    mean_trust = standing.mean_trust.item()
     mean_trust += clipping.RATE * pace * (trust - mean_trust)
-    distances, norm = records.distances.numpy(), lower_median(records.norms.numpy())
-    radius = min(lower_median(records.recent.numpy()) ** 2, norm)
-    shorter = np.minimum(distances, radius).sum()
-    stretch = np.minimum(distances, 2 * radius).sum() / max(shorter, TINY) if shorter > 0 else 1.0
-    where = float(position.distance), float(position.along), float(position.centre)
-    distance = where[0]
+    standing.mean_trust.fill_(mean_trust)
+    norm = lower_median(columns.norms)
+    radius = min(lower_median(columns.recent) ** 2, norm)
+    stretch = _stretch(columns.distances, radius)
+    where = distance, *_ = [number.item() for number in position]
     length = min(distance, radius) / max(distance, TINY)
-    factor = trust * pace / max(float(mean_trust), clipping.SHORTEST)
+    factor = trust * pace / max(mean_trust, clipping.SHORTEST)
     moves = stretch * factor * _norm_after(where, length) <= LARGEST_NORM
-    ready = bool(factor > 0 and 2 * known > clients and moves)
+    ready = factor > 0 and 2 * known > clients and moves
     towards = clipping.TOWARDS / clients * trust * pace * length if ready else 0.0
     moved = _norm_after(where, towards)
     shrink = 2 * norm / max(moved, TINY) if towards > 0 and moved > 2 * norm else 1.0
-    numbers = [trust, pace, stretch * factor * (1 - length), stretch * factor * length]
-    numbers += [shrink * (1 - towards), shrink * towards]
-    found = torch.tensor(numbers, dtype=torch.float64)
-    counts = FLAGS[trust * pace >= clipping.COUNTED]
-    return StepWeights(found[0], found[1], counts, FLAGS[ready], found[2:4], found[4:])
+    direction = _tensor([stretch * factor * (1 - length), stretch * factor * length])
+    centre = _tensor([shrink * (1 - towards), shrink * towards])
+    flags = FLAGS[trust * pace >= clipping.COUNTED], FLAGS[ready]
+    return StepWeights(_tensor(trust), _tensor(pace), *flags, direction, centre)
 
 
-def _norm_after(position: tuple[float, float, float], share: float) -> float:
+def _stretch(distances: Float[np.ndarray, " n"], radius: float) -> float:
+    """See `core.clipping`."""
+    shorter, longer = (float(np.minimum(distances, k * radius).sum()) for k in (1, 2))
+    return longer / max(shorter, TINY) if shorter > 0 else 1.0
+
+
+def _norm_after(position: list[float], share: float) -> float:
     """See `core.clipping`."""
     distance, along, centre = position
     return math.sqrt(max(centre**2 + 2 * share * along + (share * distance) ** 2, 0.0))
 
 
-def _spend_pace(standing: Standing, known: int, client: Tensor) -> float:
+def _spend_pace(earned: Float[np.ndarray, " n"], known: int, i: int) -> float:
     """See `core.clipping`."""
-    earned, i = standing.earned.numpy(), int(client)
+    saved = earned.item(i)
     if len(earned) == 1:
-        return float(earned[0])
-    saved = float(earned[i])
+        return saved
     spent = min(saved, 1.0)
     np.minimum(earned + clipping.PACE / max(known - 1, 1), clipping.SAVED, out=earned)
     earned[i] = saved - spent
@@ -217,7 +256,7 @@ def take_step(centre: Tensor, upload: Tensor, weights: StepWeights) -> Tensor:
     if _use_reference(centre):
         return reference.take_step(centre, upload, weights)
     direction, run = torch.empty_like(centre), step_pass()
-    ranges = ranges_of(-(-len(centre) // _TILE), len(centre))
+    ranges = ranges_of(-(-centre.numel() // _TILE), centre.numel())
     given = centre, upload.contiguous(), direction  # held until the passes have run
     places = [tensor.data_ptr() for tensor in given]
     shares = weights.direction.tolist() + weights.centre.tolist()

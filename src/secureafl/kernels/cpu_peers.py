@@ -5,6 +5,7 @@ Of a few dozen clients plain torch spends most of the time on starting its many 
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING
 
@@ -24,14 +25,14 @@ _ONE_THREAD = 64  # rows of a matrix that NumPy surely inverts on one thread
 
 def peer_weights(history: Tensor, members: Tensor, known: Tensor, due: Tensor) -> Tensor:
     """See `kernels.reference.peer_weights`."""
-    chosen = known.index_select(0, members)
-    weights = torch.zeros(len(members), dtype=torch.float64)
+    who, weights = members.numpy(), np.zeros(len(members))
+    chosen = known.numpy()[who]
     if chosen.any():
         # Squares of large float32 overflow; of few rows the product is five times as fast besides.
-        rows = history.index_select(0, members[chosen]).double()
+        rows = history.index_select(0, torch.from_numpy(who[chosen])).double()
         gram = (rows @ rows.T).numpy()
-        weights[chosen] = torch.from_numpy(_novelty_weights(gram) * _group_weights(gram))
-    return weights
+        weights[chosen] = _novelty_weights(gram) * _group_weights(gram)
+    return torch.from_numpy(weights)
 
 
 def _novelty_weights(gram: Float[np.ndarray, "n n"]) -> Float[np.ndarray, " n"]:
@@ -58,12 +59,16 @@ def _group_weights(gram: Float[np.ndarray, "n n"]) -> Float[np.ndarray, " n"]:
         agreement = _cosines(seen, peers.NOTHING)
         if of_one_mind is None:
             of_one_mind = 2 * (agreement > peers.MAJORITY).sum(axis=1) >= clients
-        block = np.maximum(_group_sizes(agreement, alike), _group_sizes(agreement, voice))
-        group = _group_sizes(_cosines(_whitened(seen), peers.NOTHING), alike)
+        roots = _agreement_roots(agreement)
+        block = np.maximum(_group_sizes(roots, alike), _group_sizes(roots, voice))
+        whitened = _cosines(_whitened(seen), peers.NOTHING)
+        group = _group_sizes(_agreement_roots(whitened), alike)
         group = np.maximum(group, np.cbrt(block**2 * np.maximum(group, 1)))
-        by_block = (1 - peers.LEAST_OF_BLOCK) * _rise(block, peers.LARGE_BLOCK, peers.LARGEST_BLOCK)
-        by_group = _rise(group, peers.LARGE_GROUP, peers.LARGEST_GROUP)
+        by_block = (1 - peers.LEAST_OF_BLOCK) * rise(block, peers.LARGE_BLOCK, peers.LARGEST_BLOCK)
+        by_group = rise(group, peers.LARGE_GROUP, peers.LARGEST_GROUP)
         weights = np.where(of_one_mind, 1, 1 - np.maximum(by_block, by_group))
+        if (weights == 1).all():  # then the centre stays where it was
+            break
     return weights
 
 
@@ -76,14 +81,17 @@ def _confirmed(directions: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]
 
 def _whitened(products: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]:
     ridge = peers.WHITENING_RIDGE
-    return np.eye(len(products)) - ridge * _inverse(products, ridge)
+    return _diagonal(len(products), 1.0) - ridge * _inverse(products, ridge)
+
+
+def _agreement_roots(agreement: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]:
+    return np.sqrt(np.maximum(agreement - peers.AGREEMENT, 0))
 
 
 def _group_sizes(
-    agreement: Float[np.ndarray, "n n"], voice: Float[np.ndarray, " n"]
+    roots: Float[np.ndarray, "n n"], voice: Float[np.ndarray, " n"]
 ) -> Float[np.ndarray, " n"]:
-    root = np.sqrt(np.maximum(agreement - peers.AGREEMENT, 0))
-    pairs = ((root * voice) @ root * root * voice).sum(axis=1)
+    pairs = ((roots * voice) @ roots * roots * voice).sum(axis=1)
     size = voice + np.sqrt(np.maximum(pairs, 0))
     return size / lower_median(size)
 
@@ -97,19 +105,32 @@ def _cosines(products: Float[np.ndarray, "n n"], smallest: float) -> Float[np.nd
     return products * scale[:, None] * scale
 
 
-def _rise(values: Float[np.ndarray, " n"], start: float, end: float) -> Float[np.ndarray, " n"]:
-    return np.clip((values - start) / (end - start), 0, 1)
+def rise(values: Float[np.ndarray, " n"], start: float, end: float) -> Float[np.ndarray, " n"]:
+    """See `linalg.rows.rise`."""
+    # `np.clip` takes several times as long to begin.
+    return np.minimum(np.maximum((values - start) / (end - start), 0), 1)
 
 
 def lower_median(values: Float[np.ndarray, " n"]) -> float:
     """See `linalg.rows.lower_median`; all values count."""
-    middle = (len(values) - 1) // 2
-    return float(np.partition(values, middle)[middle]) if len(values) else math.inf
+    if not len(values):
+        return math.inf
+    middle, ordered = (len(values) - 1) // 2, values.copy()
+    ordered.partition(middle)
+    return ordered.item(middle)
 
 
 def _inverse(matrix: Float[np.ndarray, "n n"], ridge: float) -> Float[np.ndarray, "n n"]:
-    matrix = matrix + ridge * np.eye(len(matrix))
+    matrix = matrix + _diagonal(len(matrix), ridge)
     if len(matrix) <= _ONE_THREAD:
         return np.linalg.inv(matrix)
     # With NumPy the bits of larger ones would depend on threads that no setting of ours controls.
     return torch.linalg.inv(torch.from_numpy(matrix)).numpy()
+
+
+@functools.lru_cache(maxsize=16)
+def _diagonal(size: int, value: float) -> Float[np.ndarray, "n n"]:
+    """The identity times a value: read only."""
+    made = value * np.eye(size)
+    made.flags.writeable = False
+    return made

@@ -28,6 +28,9 @@ class Ranges(NamedTuple):
     def run(self, work: Callable[[int, int, int, int], None]) -> None:
         """Call `work` with the size, a block's tiles, and a range of tiles."""
         first, *others = self.ranges
+        if not others:
+            work(self.size, self.block, *first)
+            return
         done: SimpleQueue[BaseException | None] = (
             SimpleQueue()
         )  # of this call alone: others may run at the same time

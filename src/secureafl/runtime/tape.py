@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from secureafl.runtime.bias_first import bias_first
+
 _UNTIL, _CHECKED = 30, 3  # calls before one is written down; and those both ways after it
 _FAILURES = (RuntimeError, TypeError, ValueError)  # of operations that cannot be done again
 
@@ -245,6 +247,10 @@ def _fastest(call: _Call) -> Callable[..., Any]:
     """Torch's own function of that name where it does the same: it is called sooner."""
     if not _pure(call.operation):
         return call.operation  # to try it would change something
+    if call.operation is torch.ops.aten.addmm.default and not call.named:
+        product = bias_first(*call.arguments)
+        if product is not None:
+            return product
     name = call.operation._schema.name.removeprefix("aten::")
     function = getattr(torch, name, None) or getattr(Tensor, name, None)
     if function is None:
