@@ -25,7 +25,7 @@ class HostDecision(NamedTuple):
 
 def to_host(decision: Decision) -> HostDecision:
     """Read a decision from its device, which waits until it is computed."""
-    if decision.accepted.device.type == "cpu":  # nothing to wait for, so one by one is faster
+    if decision.accepted.is_cpu:  # nothing to wait for, so one by one is faster
         numbers = [float(number) for number in _numbers(decision)]
     else:
         numbers = numbers_of(decision).tolist()

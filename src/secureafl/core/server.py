@@ -201,11 +201,11 @@ class Server(NamedTuple):
         if not (decision.bounded or decision.direction is update):  # an update was validated
             short = norm(decision.direction) <= LARGEST_NORM
             decision = decision._replace(ready=decision.ready & short)
-        state = state._replace(defense=defense)
         if self.optimizer is not None:
-            return self._optimize(state, decision, self.optimizer, now)
+            return self._optimize(state._replace(defense=defense), decision, self.optimizer, now)
         moved = torch.add(state.weights, decision.direction, alpha=-self.learning_rate)
-        return decision, state._replace(weights=choose(decision.ready, moved, state.weights))
+        weights = choose(decision.ready, moved, state.weights)
+        return decision, state._replace(weights=weights, defense=defense)
 
     def _optimize(
         self, state: ServerState, decision: Decision, optimizer: ServerOptimizer, now: Tensor

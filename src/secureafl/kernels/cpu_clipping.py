@@ -27,7 +27,7 @@ from secureafl.kernels.cpu_clipping_code import (
 )
 from secureafl.kernels.cpu_peers import lower_median, peer_weights, rise
 from secureafl.kernels.cpu_threads import ranges_of
-from secureafl.kernels.llvm import address
+from secureafl.kernels.llvm import doubles
 from secureafl.linalg.rows import TINY
 
 if TYPE_CHECKING:
@@ -106,18 +106,18 @@ def _measured(columns: _Columns, i: int, distance: float, momentum: float) -> fl
 
 def _sketched(
     sketch: Sketch, centre: Tensor, arrival: Arrival, size: int
-) -> tuple[Float[np.ndarray, "3 k"], list[float]]:
+) -> tuple[Float[Tensor, "3 k"], list[float]]:
     """Sketches of the upload, of the centre and of the model; and the products of the first two."""
     ranges = ranges_of(-(-centre.numel() // size), centre.numel())
-    sketches = np.zeros((ranges.blocks, SKETCHES, size), np.float32)
-    sums = np.zeros((ranges.blocks, PRODUCTS))
-    given = arrival.gradient.contiguous(), centre, arrival.base.contiguous(), *sketch
-    places = [*(tensor.data_ptr() for tensor in given), address(sketches), address(sums)]
-    run = sketch_pass()
-    ranges.run(lambda *numbers: run(*places, size, *numbers))
+    sketches = torch.zeros(ranges.blocks, SKETCHES, size)
+    sums, run = doubles(ranges.blocks * PRODUCTS), sketch_pass()
+    given = arrival.gradient.contiguous(), centre, arrival.base.contiguous(), *sketch, sketches
+    places = [tensor.data_ptr() for tensor in given]
+    ranges.run(lambda *numbers: run(*places, sums, size, *numbers))
     if ranges.blocks == 1:
-        return sketches[0], sums[0].tolist()
-    return sketches.sum(axis=0), sums.sum(axis=0).tolist()
+        return sketches, [*sums]
+    totals = np.frombuffer(sums).reshape(-1, PRODUCTS).sum(axis=0)
+    return torch.from_numpy(sketches.numpy().sum(axis=0)), totals.tolist()
 
 
 def _use_reference(centre: Tensor) -> bool:
@@ -128,7 +128,7 @@ def _put_into_rows(
     records: Records,
     columns: _Columns,
     i: int,
-    sketches: Float[np.ndarray, "3 k"],
+    sketches: Float[Tensor, "3 k"],
     share: float,
     momentum: float,
 ) -> float | None:
@@ -138,12 +138,12 @@ def _put_into_rows(
     before = min(uploads / (uploads + 1), momentum)
     columns.kept[i] = share + before * (kept - share)
     columns.uploads[i] = uploads + 1
-    size, products, start = sketches.shape[1], np.zeros(PRODUCTS), address(sketches)
-    rows = (records.last, records.base, records.history)
+    size, products = records.last.shape[1], doubles(PRODUCTS)
+    rows, start = (records.last, records.base, records.history), sketches.data_ptr()
     places = [start + 4 * size * k for k in range(SKETCHES)]
     places += [table.data_ptr() + 4 * size * i for table in rows]
-    record_pass()(*places, address(products), share, before, size)
-    moved, changed, both, norm = products.tolist()
+    record_pass()(*places, products, share, before, size)
+    moved, changed, both, norm = products
     lengths = math.sqrt(moved) * math.sqrt(changed)
     told = lengths > 0 and math.sqrt(changed) > clipping.ROUNDING * math.sqrt(norm)
     return both / lengths if told else None
@@ -206,11 +206,10 @@ def weigh_step(
     """See `kernels.operations.weigh_step`."""
     i, columns = client.item(), _columns(records)
     clients, known = len(columns.known), int(np.count_nonzero(columns.known))
-    trusts, earned = _in_numpy(standing.trust, standing.earned)
-    trust, pace = trusts.item(i), _spend_pace(earned, known, i)
-    mean_trust = standing.mean_trust.item()
+    trusts, earned, mean = _in_numpy(*standing)
+    trust, pace, mean_trust = trusts.item(i), _spend_pace(earned, known, i), mean.item()
     mean_trust += clipping.RATE * pace * (trust - mean_trust)
-    standing.mean_trust.fill_(mean_trust)
+    mean[()] = mean_trust
     norm = lower_median(columns.norms)
     radius = min(lower_median(columns.recent) ** 2, norm)
     stretch = _stretch(columns.distances, radius)

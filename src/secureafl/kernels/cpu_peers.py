@@ -49,7 +49,7 @@ def _group_weights(gram: Float[np.ndarray, "n n"]) -> Float[np.ndarray, " n"]:
     """See `core.peers.group_weights`."""
     confirmed, length, clients = _confirmed(_cosines(gram, TINY)), _lengths(gram), len(gram)
     length = length / max(lower_median(length), TINY)
-    voice = np.sqrt(np.clip(length, 1 / peers.LONGEST, peers.LONGEST))
+    voice = np.sqrt(np.minimum(np.maximum(length, 1 / peers.LONGEST), peers.LONGEST))
     alike = weights = np.ones(clients)
     of_one_mind = None
     for _ in range(peers.CENTRINGS):

@@ -60,7 +60,9 @@ def _require_available(kind: Kernels) -> None:
 
 def version_for(tensor: Tensor) -> ModuleType:
     """The module whose operations fit this tensor's device."""
-    here, chosen = _DEVICE.get(tensor.device.type, "reference"), _chosen.get()
+    # A device's name takes longer to find than whether it is the CPU.
+    here = "cpu" if tensor.is_cpu else _DEVICE.get(tensor.device.type, "reference")
+    chosen = _chosen.get()
     if chosen == "reference" or here == "reference":
         return reference
     if chosen not in ("auto", here):

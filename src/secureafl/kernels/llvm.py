@@ -215,6 +215,11 @@ def address(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
 
 
+def doubles(count: int) -> Any:
+    """Zeros for a function to write to, which Python reads one by one; made sooner than arrays."""
+    return (ctypes.c_double * count)()
+
+
 def _ctype(kind: Any) -> Any:
     if isinstance(kind, ir.PointerType):
         return ctypes.c_void_p

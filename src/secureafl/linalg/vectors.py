@@ -69,7 +69,7 @@ def choose(flag: Bool[Tensor, ""], one: Tensor, other: Tensor) -> Tensor:
     >>> secureafl.choose(torch.tensor(False), torch.zeros(1), torch.ones(1))
     tensor([1.])
     """
-    if flag.device.type == "cpu":
+    if flag.is_cpu:
         return one if flag else other
     return torch.where(flag, one, other)
 

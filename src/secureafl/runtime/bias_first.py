@@ -18,7 +18,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-Product = Callable[[Tensor, Tensor, Tensor], Tensor]
+Product = Callable[..., Tensor]  # as `torch.addmm`
 
 
 def bias_first(
@@ -48,10 +48,12 @@ def _product(inputs: Tensor, weights: Tensor) -> Product:
     wide, tall = inputs.new_ones(samples, count + 1), weights.new_empty(count + 1, outputs)
     samples_here, bias_here, weights_here = wide[:, 1:], tall[0], tall[1:]
 
-    def product(bias: Tensor, inputs: Tensor, weights: Tensor) -> Tensor:
+    def product(
+        bias: Tensor, inputs: Tensor, weights: Tensor, out: Tensor | None = None
+    ) -> Tensor:
         samples_here.copy_(inputs)
         bias_here.copy_(bias)
         weights_here.copy_(weights)
-        return torch.mm(wide, tall)
+        return torch.mm(wide, tall, out=out)
 
     return product

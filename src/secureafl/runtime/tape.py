@@ -11,7 +11,7 @@ whose result depends on anything but tensors, as far as the first repetitions ca
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -23,6 +23,9 @@ from secureafl.runtime.bias_first import bias_first
 
 _UNTIL, _CHECKED = 30, 3  # calls before one is written down; and those both ways after it
 _FAILURES = (RuntimeError, TypeError, ValueError)  # of operations that cannot be done again
+
+# Operations whose results follow from the shapes of what they are given.
+_FILLS = (torch.ops.aten.ones_like.default, torch.ops.aten.zeros_like.default)
 
 Function = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
 
@@ -119,7 +122,8 @@ def _written_down(
         return function(*given), None
     if not all(_can_repeat(call) for call in recorder.calls):
         return found, None
-    return found, _Tape(here, batch, recorder.calls).compiled(found)
+    with torch.no_grad():
+        return found, _Tape(here, batch, recorder.calls, found).compiled()
 
 
 def _can_repeat(call: _Call) -> bool:
@@ -144,11 +148,19 @@ class _Line(NamedTuple):
 class _Tape:
     """Lines of a Python function that does what the calls did, for any weights and batch."""
 
-    def __init__(self, weights: Tensor, batch: list[Tensor], calls: list[_Call]) -> None:
+    def __init__(
+        self, weights: Tensor, batch: list[Tensor], calls: list[_Call], found: tuple[Tensor, ...]
+    ) -> None:
+        """`found` is what the function returned, each time in a place of its own."""
         self._known: dict[str, Any] = {}  # what does not change, by name
         self._names: dict[int, str] = {}  # of tensors, while they are known by their identity
         self._places: dict[tuple, str] = {}  # of tensors, by where they lie
         self._lines: list[_Line] = []
+        self._found = found
+        # Of what stays in its place, the views stay too. What is returned must not.
+        viewed = _storages(call for call in calls if call.operation.is_view)
+        self._staying = viewed - {_storage(tensor) for tensor in found}
+        self._changed = _storages(call for call in calls if not _pure(call.operation))
         self._name(weights, "weights")
         self._known["weights"] = weights
         for number, tensor in enumerate(batch):
@@ -156,10 +168,10 @@ class _Tape:
         for number, call in enumerate(calls):
             self._write(number, call)
 
-    def compiled(self, found: tuple[Tensor, ...]) -> Function:
-        """The function, which returns what these results have become."""
-        last = self._spelled(found)
-        wanted, lines = {self._names[id(tensor)] for tensor in found}, []
+    def compiled(self) -> Function:
+        """The function, which returns what the results have become."""
+        last = self._spelled(self._found)
+        wanted, lines = {self._names[id(tensor)] for tensor in self._found}, []
         for line in reversed(self._lines):
             if line.needed or not wanted.isdisjoint(line.results):
                 wanted |= line.reads
@@ -172,16 +184,37 @@ class _Tape:
     def _write(self, number: int, call: _Call) -> None:
         if call.operation.is_view and self._is_there(call):
             return
+        if call.operation in _FILLS and _storage(call.result) not in self._changed:
+            self._constant(call.result)  # the same numbers each time
+            return
         words = [self._spelled(value) for value in call.arguments]
         words += [f"{name}={self._spelled(value)}" for name, value in call.named.items()]
-        names = [
-            self._result(result, f"t{number}_{place}")
-            for place, result in enumerate(_listed(call.result))
-        ]
-        left = ", ".join(names) + ("," if isinstance(call.result, tuple | list) else "")
-        text = f"{left} = {self._constant(_fastest(call))}({', '.join(words)})"
         reads = {self._names[id(tensor)] for tensor in _tensors(call.arguments)}
-        self._lines.append(_Line(names, text, reads, not _pure(call.operation)))
+        function, left = _fastest(call), ""
+        stays = self._can_stay(call, function)
+        if stays:
+            names = [self._constant(call.result)]
+            words.append(f"out={names[0]}")
+        else:
+            results = enumerate(_listed(call.result))
+            names = [self._result(result, f"t{number}_{place}") for place, result in results]
+            left = ", ".join(names) + (", = " if isinstance(call.result, tuple | list) else " = ")
+        text = f"{left}{self._constant(function)}({', '.join(words)})"
+        self._lines.append(_Line(names, text, reads, stays or not _pure(call.operation)))
+
+    def _can_stay(self, call: _Call, function: Callable[..., Any]) -> bool:
+        """Whether it pays to write the result to where it lies now, and the function can."""
+        result, operation = call.result, call.operation
+        if not isinstance(result, Tensor) or _storage(result) not in self._staying:
+            return False
+        if operation.is_view or not _pure(operation):
+            return False
+        out = torch.empty_like(result)
+        try:
+            function(*call.arguments, **call.named, out=out)
+        except _FAILURES:
+            return False
+        return out.stride() == result.stride() and _same_bits(out, result)
 
     def _is_there(self, call: _Call) -> bool:
         """Whether a view need not be taken again; then its results have names."""
@@ -231,6 +264,15 @@ def _place(tensor: Tensor) -> tuple:
     return start, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
 
 
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _storages(calls: Iterable[_Call]) -> set[int]:
+    """Where the tensors lie that these operations are given."""
+    return {_storage(tensor) for call in calls for tensor in _tensors(call.arguments)}
+
+
 def _tensors(arguments: Any) -> list[Tensor]:
     if isinstance(arguments, tuple | list):
         return [tensor for one in arguments for tensor in _tensors(one)]
@@ -258,7 +300,7 @@ def _fastest(call: _Call) -> Callable[..., Any]:
     try:
         again, wanted = _listed(function(*call.arguments, **call.named)), _listed(call.result)
         same = all(_equal(one, other) for one, other in zip(again, wanted, strict=True))
-    except (TypeError, RuntimeError, ValueError):
+    except _FAILURES:
         return call.operation
     return function if same else call.operation
 
