@@ -1,11 +1,11 @@
-"""Whether two checkouts compute the same bits: every defence in four settings, on the CPU.
+"""Whether two checkouts compute the same bits: every defence in five settings, on the CPU.
 
     python scripts/compare_checkouts.py OLD NEW [--rounds 150]
 
-A setting is a model (the paper's CNN, or a small network with batch normalisation), an attack, an
-arrival model and a seed. Each checkout runs in processes of its own, with its own code. A line per
-run gives the checksum of the final model and of what became of every upload; the command fails if
-any two differ. Defences that only one of the checkouts has are named.
+A setting is a model (the paper's CNN, a small network with batch normalisation, or one of wider
+linear layers), an attack, an arrival model and a seed. Each checkout runs in processes of its own,
+with its own code. A line per run gives the checksum of the final model and of what became of every
+upload; the command fails if any two differ. Defences that only one of the checkouts has are named.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ SETTINGS = (
     ("small", "none", "uniform", 6),
     ("small", "min_max", "event_driven", 7),
     ("small", "label_flip", "uniform", 8),
+    ("wide", "sign_flip", "uniform", 9),
 )
 RUN = """
 import hashlib, json, sys
@@ -42,6 +43,18 @@ class Small(Classification):
         parts = torch.nn.Linear(8, 9), torch.nn.BatchNorm1d(9), torch.nn.ReLU()
         return torch.nn.Sequential(*parts, torch.nn.Linear(9, 3))
 
+@dataclass(frozen=True)
+class Wide(Classification):
+    def load(self):
+        inputs = torch.randn(600, 64, generator=torch.Generator().manual_seed(1))
+        samples = inputs, (inputs[:, :10].argmax(dim=1))
+        return from_tensors(samples, samples, "noise")
+
+    def model(self):
+        parts = torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)
+        return torch.nn.Sequential(*parts)
+
+tasks = {"small": Small(), "wide": Wide()}
 rounds, settings = int(sys.argv[1]), json.loads(sys.argv[2])
 for defense in DEFENSES:
     for model, attack, arrivals, seed in settings:
@@ -50,7 +63,7 @@ for defense in DEFENSES:
         parts = {"arrivals": arrivals, "attack": attack, "defense": defense}
         parts["evaluation"] = {"every": rounds, "late": 1}
         made = from_mapping({**values, **parts})
-        simulation = Simulation(replace(made, task=Small()) if model == "small" else made)
+        simulation = Simulation(replace(made, task=tasks.get(model, made.task)))
         events = [event for turn in simulation.turns() for event in turn]
         fates = [tuple(e)[:7] for e in events if isinstance(e, ArrivalEvent)]
         weights = hashlib.sha256(simulation.weights.numpy().tobytes()).hexdigest()[:16]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from stepping import threads
 
-from secureafl.core.clipping import StepWeights, full_standing, no_records
+from secureafl.core.clipping import full_standing, no_records
 from secureafl.core.panels import draw_panels
 from secureafl.core.trees import name_tensors
 from secureafl.core.types import Arrival
@@ -33,19 +33,25 @@ def play(version, device, clients, dim, uploads=60):
         position = version.remember_upload(records, sketch, centre, arrival, 0.9)
         due = torch.tensor(number % 3 == 0, device=device)
         version.judge_clients(records, standing.trust, members, due, 0.9)
-        weights = version.weigh_step(records, standing, arrival.client, position)
-        steps.append(version.take_step(centre, arrival.gradient, weights).cpu())
+        _, step = version.take_step(records, standing, centre, arrival, position)
+        steps.append(step.cpu())
     return torch.stack(steps), centre.cpu(), records, standing
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_an_upload_that_is_a_part_of_something_is_read_before_its_copy_is_gone(device):
-    version, true = version_on(device), torch.tensor(True, device=device)
-    shares = torch.tensor([0.5, 0.5], dtype=torch.float64, device=device)
-    weights = StepWeights(shares[0], shares[0], true, true, shares, shares)
-    upload = torch.arange(2_000_000.0, device=device)[::2]  # its copy is given back to the system
-    step = version.take_step(torch.zeros_like(upload), upload, weights)
-    assert torch.equal(step, upload / 2)
+    version, numbers = version_on(device), torch.arange(2_000_000.0, device=device)
+    steps = []
+    for upload in (numbers[::2], numbers[::2].clone()):  # of one a copy is made, and given back
+        torch.manual_seed(0)
+        sketch, centre = draw_sketch(len(upload), SIZE, upload.device), torch.zeros_like(upload)
+        records, standing = no_records(1, SIZE, centre), full_standing(1, upload.device)
+        client = torch.tensor(0, device=device)
+        arrival = Arrival(client, client, upload, torch.zeros_like(upload))
+        position = version.remember_upload(records, sketch, centre, arrival, 0.9)
+        steps.append(version.take_step(records, standing, centre, arrival, position)[1])
+    assert steps[0].any()
+    assert torch.equal(*steps)
 
 
 def version_on(device):

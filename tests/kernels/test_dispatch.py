@@ -15,7 +15,7 @@ from secureafl.kernels import dispatch, operations, reference
 from secureafl.kernels.dispatch import using_kernels, version_for
 
 HERE = torch.zeros(3)
-ON_GPU = SimpleNamespace(device=torch.device("cuda", 1))
+ON_GPU = SimpleNamespace(device=torch.device("cuda", 1), is_cpu=False)
 ELSEWHERE = torch.zeros(3, device="meta")
 
 

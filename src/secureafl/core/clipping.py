@@ -67,23 +67,20 @@ class Standing(NamedTuple):
     mean_trust: Float[Tensor, ""]  # moving average over steps
 
 
-class Position(NamedTuple):
-    """Where an upload lies, seen from the centre c: float64."""
-
-    distance: Float[Tensor, ""]  # ||a||, where a is the upload less c
-    along: Float[Tensor, ""]  # a'c
-    centre: Float[Tensor, ""]  # ||c||
-
-
-class StepWeights(NamedTuple):
-    """What becomes of an upload."""
+class Weights(NamedTuple):
+    """What an upload may do."""
 
     trust: Float[Tensor, ""]
     pace: Float[Tensor, ""]
     counts: Bool[Tensor, ""]  # whether the upload is reported as accepted
     ready: Bool[Tensor, ""]  # whether the model may move
-    direction: Float[Tensor, " 2"]  # shares of the centre and of the upload in the step
-    centre: Float[Tensor, " 2"]  # and in the next centre
+
+
+class Shares(NamedTuple):
+    """Shares of the centre and of the upload."""
+
+    direction: Float[Tensor, " 2"]  # in the step
+    centre: Float[Tensor, " 2"]  # in the next centre
 
 
 def no_records(num_clients: int, size: int, weights: Float[Tensor, " d"]) -> Records:
@@ -110,7 +107,7 @@ def remember_upload(
     centre: Float[Tensor, " d"],
     arrival: Arrival,
     momentum: float,
-) -> Position:
+) -> Float[Tensor, " 3"]:
     """See `kernels.operations.remember_upload`."""
     client, away = arrival.client, arrival.gradient - centre
     yes, known_before = torch.ones_like(records.known[0]), row(records.known, client)
@@ -125,7 +122,7 @@ def remember_upload(
     base = sketched(sketch, arrival.base, size)
     _compare(records, client, known_before, upload, base, momentum)
     _average(records, client, upload, base, share, momentum)
-    return Position(distance, away.double() @ centre.double(), exact_norm(centre))
+    return torch.stack([distance, away.double() @ centre.double(), exact_norm(centre)])
 
 
 def _measure(
@@ -208,22 +205,34 @@ def judge_clients(
     trust.index_copy_(0, members, torch.where(judged, torch.lerp(before, weights, NEWS), before))
 
 
+def take_step(
+    records: Records,
+    standing: Standing,
+    centre: Float[Tensor, " d"],
+    arrival: Arrival,
+    position: Float[Tensor, " 3"],
+) -> tuple[Weights, Float[Tensor, " d"]]:
+    """See `kernels.operations.take_step`."""
+    weights, shares = weigh_step(records, standing, arrival.client, position)
+    return weights, move_centre(centre, arrival.gradient, shares)
+
+
 def weigh_step(
-    records: Records, standing: Standing, client: Int[Tensor, ""], position: Position
-) -> StepWeights:
-    """See `kernels.operations.weigh_step`."""
+    records: Records, standing: Standing, client: Int[Tensor, ""], position: Float[Tensor, " 3"]
+) -> tuple[Weights, Shares]:
+    """What a client's upload at this position may do; the standing is brought up to date."""
     trust, pace = row(standing.trust, client), _spend_pace(records, standing, client)
     # By pace: who uploads often and may not spend must not make the others' steps longer.
     standing.mean_trust.lerp_(trust, RATE * pace)
-    radius, stretch = _radius(records)
-    length = torch.minimum(position.distance, radius) / position.distance.clamp(min=TINY)
+    (radius, stretch), distance = _radius(records), position[0]
+    length = torch.minimum(distance, radius) / distance.clamp(min=TINY)
     factor = trust * pace / standing.mean_trust.clamp(min=SHORTEST)
     moves = stretch * factor * _norm_after(position, length) <= LARGEST_NORM
     ready = (factor > 0) & (2 * records.known.sum() > len(records.known)) & moves
     towards = torch.where(ready, TOWARDS / len(records.known) * trust * pace * length, 0)
     direction = stretch * factor * torch.stack([1 - length, length])
     centre = _next_centre(records, position, towards)
-    return StepWeights(trust, pace, trust * pace >= COUNTED, ready, direction, centre)
+    return Weights(trust, pace, trust * pace >= COUNTED, ready), Shares(direction, centre)
 
 
 def _spend_pace(records: Records, standing: Standing, client: Int[Tensor, ""]) -> Float[Tensor, ""]:
@@ -256,7 +265,7 @@ def _median_of_all(values: Float[Tensor, " n"]) -> Float[Tensor, ""]:
 
 
 def _next_centre(
-    records: Records, position: Position, towards: Float[Tensor, ""]
+    records: Records, position: Float[Tensor, " 3"], towards: Float[Tensor, ""]
 ) -> Float[Tensor, " 2"]:
     """Shares of the centre and of the upload in the next centre, which goes `towards` the upload.
 
@@ -268,18 +277,18 @@ def _next_centre(
     return torch.stack([shrink * (1 - towards), shrink * towards])
 
 
-def _norm_after(position: Position, share: Float[Tensor, ""]) -> Float[Tensor, ""]:
+def _norm_after(position: Float[Tensor, " 3"], share: Float[Tensor, ""]) -> Float[Tensor, ""]:
     """||c + share * a||, what is a share of the way from the centre to the upload."""
-    distance, along, centre = position
+    distance, along, centre = position.unbind()
     return (centre**2 + 2 * share * along + (share * distance) ** 2).clamp(min=0).sqrt()
 
 
-def take_step(
-    centre: Float[Tensor, " d"], upload: Float[Tensor, " d"], weights: StepWeights
+def move_centre(
+    centre: Float[Tensor, " d"], upload: Float[Tensor, " d"], shares: Shares
 ) -> Float[Tensor, " d"]:
-    """See `kernels.operations.take_step`."""
-    of_centre, of_upload = weights.direction.unbind()
+    """The step's direction; the centre moves on, in place."""
+    of_centre, of_upload = shares.direction.unbind()
     direction = exactly_scaled(centre, of_centre) + exactly_scaled(upload, of_upload)
-    of_centre, of_upload = weights.centre.unbind()
+    of_centre, of_upload = shares.centre.unbind()
     centre.copy_(exactly_scaled(centre, of_centre) + exactly_scaled(upload, of_upload))
     return direction

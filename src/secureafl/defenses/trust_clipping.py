@@ -38,7 +38,6 @@ from secureafl.kernels.operations import (
     judge_clients,
     remember_upload,
     take_step,
-    weigh_step,
 )
 from secureafl.linalg.sketch import Sketch, draw_sketch
 
@@ -89,10 +88,9 @@ class TrustClipping:
         every = max(1, panel_size(len(records.known)) // _TURNS)
         members, due = call_panel(panels, every)
         judge_clients(records, standing.trust, members, due, self.momentum)
-        weights = weigh_step(records, standing, arrival.client, position)
-        direction = take_step(centre, arrival.gradient, weights)
+        weights, direction = take_step(records, standing, centre, arrival, position)
         scores = {"weight": weights.trust, "pace": weights.pace}
-        bounded = True  # `weigh_step` saw to it
+        bounded = True  # `take_step` saw to it
         return Decision(weights.counts, weights.ready, direction, scores, "trust", bounded), state
 
     def forget(self, state: State, client: Int[Tensor, ""]) -> State:

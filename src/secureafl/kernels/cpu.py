@@ -18,7 +18,6 @@ from secureafl.kernels.cpu_clipping import (
     judge_clients,
     remember_upload,
     take_step,
-    weigh_step,
 )
 from secureafl.kernels.cpu_code import (
     IN_REGISTERS,
@@ -55,7 +54,6 @@ __all__ = [
     "peer_weights",
     "remember_upload",
     "take_step",
-    "weigh_step",
 ]
 # A pass over single rows, at which plain torch is fast.
 secant_products = reference.secant_products

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 
 from secureafl.core import clipping, curvature
-from secureafl.core.clipping import Position, StepWeights
+from secureafl.core.clipping import Shares, Weights
 from secureafl.core.curvature import effective_samples
 from secureafl.core.panels import num_panels
 from secureafl.core.server import LARGEST_NORM
@@ -69,11 +70,11 @@ def _in_numpy(*tensors: Tensor) -> tuple[np.ndarray, ...]:
 
 def remember_upload(
     records: Records, sketch: Sketch, centre: Tensor, arrival: Arrival, momentum: float
-) -> Position:
+) -> Float[Tensor, " 3"]:
     """See `kernels.operations.remember_upload`."""
     if _use_reference(centre):
         return reference.remember_upload(records, sketch, centre, arrival, momentum)
-    i, columns = arrival.client.item(), _columns(records)
+    i, columns = int(arrival.client), _columns(records)
     sketches, sums = _sketched(sketch, centre, arrival, records.last.shape[1])
     norm, distance = math.sqrt(sums[0]), math.sqrt(sums[1])
     known_before, columns.known[i] = columns.known.item(i), True
@@ -84,10 +85,10 @@ def remember_upload(
     cosine = _put_into_rows(records, columns, i, sketches, share, momentum)
     if known_before and cosine is not None:
         _update_curvature(columns, i, cosine, momentum)
-    return Position(_tensor(distance), _tensor(sums[2]), _tensor(math.sqrt(sums[3])))
+    return _tensor([distance, sums[2], math.sqrt(sums[3])])
 
 
-def _tensor(numbers: float | list[float]) -> Tensor:
+def _tensor(numbers: float | Sequence[float]) -> Tensor:
     """As `torch.tensor`, in float64, which takes several times as long."""
     return torch.from_numpy(np.array(numbers, np.float64))
 
@@ -109,7 +110,7 @@ def _sketched(
 ) -> tuple[Float[Tensor, "3 k"], list[float]]:
     """Sketches of the upload, of the centre and of the model; and the products of the first two."""
     ranges = ranges_of(-(-centre.numel() // size), centre.numel())
-    sketches = torch.zeros(ranges.blocks, SKETCHES, size)
+    sketches = torch.zeros(ranges.blocks * SKETCHES, size)
     sums, run = doubles(ranges.blocks * PRODUCTS), sketch_pass()
     given = arrival.gradient.contiguous(), centre, arrival.base.contiguous(), *sketch, sketches
     places = [tensor.data_ptr() for tensor in given]
@@ -117,7 +118,8 @@ def _sketched(
     if ranges.blocks == 1:
         return sketches, [*sums]
     totals = np.frombuffer(sums).reshape(-1, PRODUCTS).sum(axis=0)
-    return torch.from_numpy(sketches.numpy().sum(axis=0)), totals.tolist()
+    added = sketches.numpy().reshape(-1, SKETCHES, size).sum(axis=0)
+    return torch.from_numpy(added), totals.tolist()
 
 
 def _use_reference(centre: Tensor) -> bool:
@@ -161,7 +163,7 @@ def _update_curvature(columns: _Columns, i: int, cosine: float, momentum: float)
 
 def call_panel(panels: Panels, every: int) -> tuple[Tensor, Tensor]:
     """See `kernels.operations.call_panel`."""
-    now = panels.arrivals.item()
+    now = int(panels.arrivals)
     if num_panels(panels.order.numel()) > 1 and now % every == 0:
         return reference.call_panel(panels, every)
     panels.arrivals.fill_(now + 1)
@@ -200,11 +202,19 @@ def _curvature_weights(columns: _Columns, momentum: float) -> Float[np.ndarray, 
     return np.where(rated, weights, 1.0)
 
 
-def weigh_step(
-    records: Records, standing: Standing, client: Tensor, position: Position
-) -> StepWeights:
-    """See `kernels.operations.weigh_step`."""
-    i, columns = client.item(), _columns(records)
+def take_step(
+    records: Records, standing: Standing, centre: Tensor, arrival: Arrival, position: Tensor
+) -> tuple[Weights, Tensor]:
+    """See `kernels.operations.take_step`."""
+    weights, shares = _weigh_step(records, standing, arrival.client, position)
+    return weights, _move_centre(centre, arrival.gradient, shares)
+
+
+def _weigh_step(
+    records: Records, standing: Standing, client: Tensor, position: Tensor
+) -> tuple[Weights, tuple[float, ...]]:
+    """See `core.clipping`."""
+    i, columns = int(client), _columns(records)
     clients, known = len(columns.known), int(np.count_nonzero(columns.known))
     trusts, earned, mean = _in_numpy(*standing)
     trust, pace, mean_trust = trusts.item(i), _spend_pace(earned, known, i), mean.item()
@@ -213,7 +223,7 @@ def weigh_step(
     norm = lower_median(columns.norms)
     radius = min(lower_median(columns.recent) ** 2, norm)
     stretch = _stretch(columns.distances, radius)
-    where = distance, *_ = [number.item() for number in position]
+    where = distance, *_ = position.tolist()
     length = min(distance, radius) / max(distance, TINY)
     factor = trust * pace / max(mean_trust, clipping.SHORTEST)
     moves = stretch * factor * _norm_after(where, length) <= LARGEST_NORM
@@ -221,10 +231,10 @@ def weigh_step(
     towards = clipping.TOWARDS / clients * trust * pace * length if ready else 0.0
     moved = _norm_after(where, towards)
     shrink = 2 * norm / max(moved, TINY) if towards > 0 and moved > 2 * norm else 1.0
-    direction = _tensor([stretch * factor * (1 - length), stretch * factor * length])
-    centre = _tensor([shrink * (1 - towards), shrink * towards])
+    direction = stretch * factor * (1 - length), stretch * factor * length
+    centre = shrink * (1 - towards), shrink * towards
     flags = FLAGS[trust * pace >= clipping.COUNTED], FLAGS[ready]
-    return StepWeights(_tensor(trust), _tensor(pace), *flags, direction, centre)
+    return Weights(_tensor(trust), _tensor(pace), *flags), (*direction, *centre)
 
 
 def _stretch(distances: Float[np.ndarray, " n"], radius: float) -> float:
@@ -250,14 +260,14 @@ def _spend_pace(earned: Float[np.ndarray, " n"], known: int, i: int) -> float:
     return spent
 
 
-def take_step(centre: Tensor, upload: Tensor, weights: StepWeights) -> Tensor:
-    """See `kernels.operations.take_step`."""
+def _move_centre(centre: Tensor, upload: Tensor, shares: tuple[float, ...]) -> Tensor:
+    """See `core.clipping`."""
     if _use_reference(centre):
-        return reference.take_step(centre, upload, weights)
+        given = Shares(_tensor(shares[:2]), _tensor(shares[2:]))
+        return clipping.move_centre(centre, upload, given)
     direction, run = torch.empty_like(centre), step_pass()
     ranges = ranges_of(-(-centre.numel() // _TILE), centre.numel())
     given = centre, upload.contiguous(), direction  # held until the passes have run
     places = [tensor.data_ptr() for tensor in given]
-    shares = weights.direction.tolist() + weights.centre.tolist()
     ranges.run(lambda size, _, *tiles: run(*places, *shares, size, _TILE, *tiles))
     return direction

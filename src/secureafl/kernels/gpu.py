@@ -15,7 +15,6 @@ from secureafl.kernels.gpu_clipping import (
     judge_clients,
     remember_upload,
     take_step,
-    weigh_step,
 )
 from secureafl.kernels.gpu_peers import peer_weights
 from secureafl.kernels.gpu_source import (
@@ -46,7 +45,6 @@ __all__ = [
     "peer_weights",
     "remember_upload",
     "take_step",
-    "weigh_step",
 ]
 
 IN_REGISTERS = 64  # clients up to which a thread sorts a column

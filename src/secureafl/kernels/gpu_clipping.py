@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from secureafl.core import clipping, curvature, server
-from secureafl.core.clipping import Position, StepWeights
+from secureafl.core.clipping import Shares, Weights
 from secureafl.core.curvature import effective_samples
 from secureafl.core.panels import num_panels, panel_size
 from secureafl.kernels import reference
@@ -29,7 +29,7 @@ _BLOCK = 1024
 
 def remember_upload(
     records: Records, sketch: Sketch, centre: Tensor, arrival: Arrival, momentum: float
-) -> Position:
+) -> Tensor:
     """See `kernels.operations.remember_upload`."""
     if _use_reference(records):
         return reference.remember_upload(records, sketch, centre, arrival, momentum)
@@ -47,7 +47,7 @@ def remember_upload(
     arguments = [sketches, sums, arrival.client, *numbers, *rows, position]
     arguments += [float(momentum), blocks, clients]
     _kernel("remember_upload", size)((1, 1, 1), (_BLOCK, 1, 1), arguments)
-    return Position(*position.unbind())
+    return position
 
 
 def call_panel(panels: Panels, every: int) -> tuple[Tensor, Tensor]:
@@ -87,27 +87,34 @@ def _by_peers(
     return None if by_peers is None else (weights, by_peers)
 
 
-def weigh_step(
-    records: Records, standing: Standing, client: Tensor, position: Position
-) -> StepWeights:
-    """See `kernels.operations.weigh_step`."""
+def take_step(
+    records: Records, standing: Standing, centre: Tensor, arrival: Arrival, position: Tensor
+) -> tuple[Weights, Tensor]:
+    """See `kernels.operations.take_step`."""
+    weights, shares = _weigh_step(records, standing, arrival.client, position)
+    return weights, _move_centre(centre, arrival.gradient, shares)
+
+
+def _weigh_step(
+    records: Records, standing: Standing, client: Tensor, position: Tensor
+) -> tuple[Weights, Shares]:
     if _use_reference(records):
-        return reference.weigh_step(records, standing, client, position)
+        return clipping.weigh_step(records, standing, client, position)
     clients, flags = len(records.known), records.known.new_empty(2)
     found = records.kept.new_empty(6)
     arguments = [records.known, records.norms, records.distances, records.recent, *standing]
-    arguments += [client, *position]
+    arguments += [client, *position.unbind()]
     threads = min(_BLOCK, 32 * -(-clients // 32))
     _kernel("weigh_step")((1, 1, 1), (threads, 1, 1), [*arguments, found, flags, clients])
-    return StepWeights(found[0], found[1], flags[0], flags[1], found[2:4], found[4:])
+    weights = Weights(found[0], found[1], flags[0], flags[1])
+    return weights, Shares(found[2:4], found[4:])
 
 
-def take_step(centre: Tensor, upload: Tensor, weights: StepWeights) -> Tensor:
-    """See `kernels.operations.take_step`."""
+def _move_centre(centre: Tensor, upload: Tensor, shares: Shares) -> Tensor:
     if centre.dtype != torch.float32:
-        return reference.take_step(centre, upload, weights)
+        return clipping.move_centre(centre, upload, shares)
     direction, blocks = torch.empty_like(centre), blocks_for(len(centre), centre.device)
-    given = [centre, upload.contiguous(), weights.direction, weights.centre, direction]
+    given = [centre, upload.contiguous(), *shares, direction]
     arguments = [*given, len(centre)]
     _kernel("take_step")((blocks, 1, 1), (ONE_CLIENT, 1, 1), arguments)
     return direction

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from secureafl.core.clipping import Position, Records, Standing, StepWeights
+    from secureafl.core.clipping import Records, Standing, Weights
     from secureafl.core.panels import Panels
     from secureafl.core.types import Arrival, Entry, Inner, SecantProducts
     from secureafl.core.uploads import Uploads
@@ -125,10 +125,11 @@ def remember_upload(
     centre: Float[Tensor, " d"],
     arrival: Arrival,
     momentum: float,
-) -> Position:
+) -> Float[Tensor, " 3"]:
     """Put an upload into its client's records (`core.clipping`), in place, clipped to the median.
 
-    The client is known from now on. Returned is where the upload lies, before clipping.
+    The client is known from now on. Returned is where the upload lies before clipping, in float64:
+    its distance ||a|| from the centre c, then a'c and ||c||.
     """
     version = version_for(records.last)
     return version.remember_upload(records, sketch, centre, arrival, momentum)
@@ -154,15 +155,15 @@ def judge_clients(
     version_for(records.last).judge_clients(records, trust, members, due, momentum)
 
 
-def weigh_step(
-    records: Records, standing: Standing, client: Int[Tensor, ""], position: Position
-) -> StepWeights:
-    """What becomes of a client's upload at this position; the standing is brought up to date."""
-    return version_for(records.last).weigh_step(records, standing, client, position)
-
-
 def take_step(
-    centre: Float[Tensor, " d"], upload: Float[Tensor, " d"], weights: StepWeights
-) -> Float[Tensor, " d"]:
-    """The step's direction; the centre moves on, in place."""
-    return version_for(centre).take_step(centre, upload, weights)
+    records: Records,
+    standing: Standing,
+    centre: Float[Tensor, " d"],
+    arrival: Arrival,
+    position: Float[Tensor, " 3"],
+) -> tuple[Weights, Float[Tensor, " d"]]:
+    """What an upload at this position may do, and the step's direction, which is bounded.
+
+    The standing is brought up to date, and the centre moves on, in place.
+    """
+    return version_for(centre).take_step(records, standing, centre, arrival, position)

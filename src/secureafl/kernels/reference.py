@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from secureafl.core import clipping, peers
-from secureafl.core.clipping import remember_upload, take_step, weigh_step
+from secureafl.core.clipping import remember_upload, take_step
 from secureafl.core.panels import call_panel
 from secureafl.core.server import LARGEST_NORM
 from secureafl.core.types import SecantProducts
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from secureafl.linalg.quantile import History
 
 # Of `core.clipping` and `core.panels`.
-__all__ = ["call_panel", "remember_upload", "take_step", "weigh_step"]
+__all__ = ["call_panel", "remember_upload", "take_step"]
 
 
 def tiled_secant_products(memory: Memory, arrival: Arrival) -> SecantProducts:

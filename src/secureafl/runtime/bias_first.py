@@ -10,22 +10,14 @@ multiplied by, 1, the first of each sample.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from jaxtyping import Float
-
 Product = Callable[..., Tensor]  # as `torch.addmm`
 
 
-def bias_first(
-    bias: Float[Tensor, " outputs"],
-    inputs: Float[Tensor, "samples inputs"],
-    weights: Float[Tensor, "inputs outputs"],
-) -> Product | None:
+def bias_first(bias: Tensor, inputs: Tensor, weights: Tensor) -> Product | None:
     """A function that does what `torch.addmm` does with operands of these shapes and strides.
 
     None if its bits would differ, as where torch does not use oneDNN. In what order numbers are
@@ -48,9 +40,7 @@ def _product(inputs: Tensor, weights: Tensor) -> Product:
     wide, tall = inputs.new_ones(samples, count + 1), weights.new_empty(count + 1, outputs)
     samples_here, bias_here, weights_here = wide[:, 1:], tall[0], tall[1:]
 
-    def product(
-        bias: Tensor, inputs: Tensor, weights: Tensor, out: Tensor | None = None
-    ) -> Tensor:
+    def product(bias: Tensor, inputs: Tensor, weights: Tensor, out: Tensor | None = None) -> Tensor:
         samples_here.copy_(inputs)
         bias_here.copy_(bias)
         weights_here.copy_(weights)
