@@ -85,7 +85,7 @@ class TrustClipping:
     def step(self, state: State, arrival: Arrival, server: ServerView) -> tuple[Decision, State]:
         sketch, panels, centre, records, standing = state
         position = remember_upload(records, sketch, centre, arrival, self.momentum)
-        every = max(1, panel_size(len(records.known)) // _TURNS)
+        every = max(1, panel_size(records.known.numel()) // _TURNS)
         members, due = call_panel(panels, every)
         judge_clients(records, standing.trust, members, due, self.momentum)
         weights, direction = take_step(records, standing, centre, arrival, position)

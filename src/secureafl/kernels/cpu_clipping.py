@@ -163,10 +163,11 @@ def _update_curvature(columns: _Columns, i: int, cosine: float, momentum: float)
 
 def call_panel(panels: Panels, every: int) -> tuple[Tensor, Tensor]:
     """See `kernels.operations.call_panel`."""
-    now = int(panels.arrivals)
+    (arrivals,) = _in_numpy(panels.arrivals)
+    now = arrivals.item()
     if num_panels(panels.order.numel()) > 1 and now % every == 0:
         return reference.call_panel(panels, every)
-    panels.arrivals.fill_(now + 1)
+    arrivals[()] = now + 1
     return panels.order, FLAGS[now % every == 0]
 
 
@@ -255,7 +256,8 @@ def _spend_pace(earned: Float[np.ndarray, " n"], known: int, i: int) -> float:
     if len(earned) == 1:
         return saved
     spent = min(saved, 1.0)
-    np.minimum(earned + clipping.PACE / max(known - 1, 1), clipping.SAVED, out=earned)
+    earned += clipping.PACE / max(known - 1, 1)
+    np.minimum(earned, clipping.SAVED, out=earned)
     earned[i] = saved - spent
     return spent
 

@@ -31,27 +31,31 @@ def peer_weights(history: Tensor, members: Tensor, known: Tensor, due: Tensor) -
         # Squares of large float32 overflow; of few rows the product is five times as fast besides.
         rows = history.index_select(0, torch.from_numpy(who[chosen])).double()
         gram = (rows @ rows.T).numpy()
-        weights[chosen] = _novelty_weights(gram) * _group_weights(gram)
+        lengths = np.sqrt(np.maximum(np.diagonal(gram), 0))
+        weights[chosen] = _novelty_weights(gram, lengths) * _group_weights(gram, lengths)
     return torch.from_numpy(weights)
 
 
-def _novelty_weights(gram: Float[np.ndarray, "n n"]) -> Float[np.ndarray, " n"]:
+def _novelty_weights(
+    gram: Float[np.ndarray, "n n"], lengths: Float[np.ndarray, " n"]
+) -> Float[np.ndarray, " n"]:
     """See `core.peers.novelty_weights`."""
-    length = _lengths(gram)
-    scale = 1 / np.maximum(np.maximum(length / peers.LONGEST, lower_median(length)), TINY)
+    scale = 1 / np.maximum(np.maximum(lengths / peers.LONGEST, lower_median(lengths)), TINY)
     products = gram * scale[:, None] * scale
     novelty = 1 / np.diagonal(_inverse(products, peers.NOVELTY_RIDGE)) - peers.NOVELTY_RIDGE
     usual = max(peers.USUAL_NOVELTY * lower_median(novelty), peers.NOVELTY_RIDGE)
     return usual / np.maximum(novelty, usual)
 
 
-def _group_weights(gram: Float[np.ndarray, "n n"]) -> Float[np.ndarray, " n"]:
+def _group_weights(
+    gram: Float[np.ndarray, "n n"], lengths: Float[np.ndarray, " n"]
+) -> Float[np.ndarray, " n"]:
     """See `core.peers.group_weights`."""
-    confirmed, length, clients = _confirmed(_cosines(gram, TINY)), _lengths(gram), len(gram)
-    length = length / max(lower_median(length), TINY)
-    voice = np.sqrt(np.minimum(np.maximum(length, 1 / peers.LONGEST), peers.LONGEST))
+    confirmed, clients = _confirmed(_cosines(gram, TINY)), len(gram)
+    lengths = lengths / max(lower_median(lengths), TINY)
+    voice = np.sqrt(np.minimum(np.maximum(lengths, 1 / peers.LONGEST), peers.LONGEST))
     alike = weights = np.ones(clients)
-    of_one_mind = None
+    voices, of_one_mind = np.array([alike, voice, alike]), None
     for _ in range(peers.CENTRINGS):
         centre = weights / max(weights.sum(), TINY)
         along = (confirmed * centre).sum(axis=1)
@@ -59,10 +63,9 @@ def _group_weights(gram: Float[np.ndarray, "n n"]) -> Float[np.ndarray, " n"]:
         agreement = _cosines(seen, peers.NOTHING)
         if of_one_mind is None:
             of_one_mind = 2 * (agreement > peers.MAJORITY).sum(axis=1) >= clients
-        roots = _agreement_roots(agreement)
-        block = np.maximum(_group_sizes(roots, alike), _group_sizes(roots, voice))
         whitened = _cosines(_whitened(seen), peers.NOTHING)
-        group = _group_sizes(_agreement_roots(whitened), alike)
+        *blocks, group = _group_sizes(np.array([agreement, agreement, whitened]), voices)
+        block = np.maximum(*blocks)
         group = np.maximum(group, np.cbrt(block**2 * np.maximum(group, 1)))
         by_block = (1 - peers.LEAST_OF_BLOCK) * rise(block, peers.LARGE_BLOCK, peers.LARGEST_BLOCK)
         by_group = rise(group, peers.LARGE_GROUP, peers.LARGEST_GROUP)
@@ -84,20 +87,15 @@ def _whitened(products: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]:
     return _diagonal(len(products), 1.0) - ridge * _inverse(products, ridge)
 
 
-def _agreement_roots(agreement: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]:
-    return np.sqrt(np.maximum(agreement - peers.AGREEMENT, 0))
-
-
 def _group_sizes(
-    roots: Float[np.ndarray, "n n"], voice: Float[np.ndarray, " n"]
-) -> Float[np.ndarray, " n"]:
-    pairs = ((roots * voice) @ roots * roots * voice).sum(axis=1)
-    size = voice + np.sqrt(np.maximum(pairs, 0))
-    return size / lower_median(size)
-
-
-def _lengths(gram: Float[np.ndarray, "n n"]) -> Float[np.ndarray, " n"]:
-    return np.sqrt(np.maximum(np.diagonal(gram), 0))
+    agreement: Float[np.ndarray, "k n n"], voices: Float[np.ndarray, "k n"]
+) -> Float[np.ndarray, "k n"]:
+    """The sizes for several agreements, each with voices of its own, at once."""
+    roots, voice = np.sqrt(np.maximum(agreement - peers.AGREEMENT, 0)), voices[:, None]
+    pairs = ((roots * voice) @ roots * roots * voice).sum(axis=2)
+    sizes = voices + np.sqrt(np.maximum(pairs, 0))
+    middle = (sizes.shape[1] - 1) // 2
+    return sizes / np.partition(sizes, middle)[:, middle, None]
 
 
 def _cosines(products: Float[np.ndarray, "n n"], smallest: float) -> Float[np.ndarray, "n n"]:
