@@ -110,7 +110,7 @@ def _sketched(
 ) -> tuple[Float[Tensor, "3 k"], list[float]]:
     """Sketches of the upload, of the centre and of the model; and the products of the first two."""
     ranges = ranges_of(-(-centre.numel() // size), centre.numel())
-    sketches = torch.zeros(ranges.blocks * SKETCHES, size)
+    sketches = torch.empty(ranges.blocks * SKETCHES, size)
     sums, run = doubles(ranges.blocks * PRODUCTS), sketch_pass()
     given = arrival.gradient.contiguous(), centre, arrival.base.contiguous(), *sketch, sketches
     places = [tensor.data_ptr() for tensor in given]

@@ -48,6 +48,9 @@ def sketch_pass() -> Any:
         rotated = builder.sub(rotated, start)
         room = emit.at(sketches, builder.mul(place, builder.mul(width, INT(SKETCHES))))
         rows = [emit.at(room, builder.mul(width, INT(k))) for k in range(SKETCHES)]
+        begins = builder.icmp_signed("==", builder.srem(row, block), INT(0))
+        with builder.if_then(begins), emit.loop(0, builder.mul(width, INT(SKETCHES))) as k:
+            emit.store(FLOAT(0.0), room, k)
         before = builder.sub(here, rotated)
         for begin, source, count in (
             (INT(0), rotated, before),

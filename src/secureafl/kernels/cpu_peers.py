@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 _ONE_THREAD = 64  # rows of a matrix that NumPy surely inverts on one thread
+_FEW = 32  # numbers that Python sorts before NumPy has begun
 
 
 def peer_weights(history: Tensor, members: Tensor, known: Tensor, due: Tensor) -> Tensor:
@@ -111,11 +112,10 @@ def rise(values: Float[np.ndarray, " n"], start: float, end: float) -> Float[np.
 
 def lower_median(values: Float[np.ndarray, " n"]) -> float:
     """See `linalg.rows.lower_median`; all values count."""
-    if not len(values):
-        return math.inf
-    middle, ordered = (len(values) - 1) // 2, values.copy()
-    ordered.partition(middle)
-    return ordered.item(middle)
+    middle = (len(values) - 1) // 2
+    if len(values) <= _FEW:
+        return sorted(values.tolist())[middle] if len(values) else math.inf
+    return np.partition(values, middle).item(middle)
 
 
 def _inverse(matrix: Float[np.ndarray, "n n"], ridge: float) -> Float[np.ndarray, "n n"]:

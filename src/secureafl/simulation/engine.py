@@ -38,6 +38,7 @@ class Eager:
         self, clients: Clients, poison: Poison, server: Server, jobs: Jobs, seed: int
     ) -> None:
         self._clients, self._poison, self._server, self._jobs = clients, poison, server, jobs
+        self._numbers, self._batches = jobs[:, :ATTACKER], jobs[:, ROWS:]
         self._first_draw = first_draw(seed, "privacy")
 
     def here(self) -> contextlib.AbstractContextManager[Any]:
@@ -51,16 +52,16 @@ class Eager:
 
     def begin(self, now: int, base: Float[Tensor, " d"]) -> None:
         """Turn to the arrival of round `now`, which answers to the model `base`."""
-        self._job, self._base = self._jobs[now], base
+        self._now, self._base = now, base
 
     def train(self, poisoned: bool) -> Float[Tensor, " d"]:
         """What this arrival's client makes of its own batches, as an attacker or not."""
-        clients, rows = self._clients, self._job[ROWS:]
+        clients, now, rows = self._clients, self._now, self._batches[self._now]
         if poisoned:
-            return clients.update(self._base, rows, self._poison_as(self._job[ATTACKER]))
+            return clients.update(self._base, rows, self._poison_as(self._jobs[now, ATTACKER]))
         if clients.training.privacy.off:
             return clients.update(self._base, rows)
-        return clients.private_update(self._base, rows, self._first_draw + self._job[ROUND])
+        return clients.private_update(self._base, rows, self._first_draw + self._jobs[now, ROUND])
 
     def train_on(
         self,
@@ -83,7 +84,7 @@ class Eager:
         self, state: ServerState, upload: Upload, update: Tensor, base: Tensor
     ) -> tuple[Decision, ServerState]:
         """The server's decision on that upload, and its state after it."""
-        return self._server.decide(state, self._job[:ATTACKER], update, base)
+        return self._server.decide(state, self._numbers[self._now], update, base)
 
     def to_host(self, decision: Decision) -> HostDecision:
         """The decision of this arrival, once the engine is no longer busy."""
@@ -97,7 +98,8 @@ class Eager:
 class Replayed(Eager):
     """Client gradient and server step recorded on a GPU, on a stream of the run's own.
 
-    What changes from arrival to arrival is copied to where the recorded work looks for it.
+    What changes from arrival to arrival is copied to where the recorded work looks for it: its jobs
+    are one, which is another each time.
     """
 
     waits = True
@@ -112,10 +114,10 @@ class Replayed(Eager):
         state: ServerState,
     ) -> None:
         """`state` is written in place from now on."""
-        super().__init__(clients, poison, server, jobs, seed)
+        super().__init__(clients, poison, server, jobs[:1].clone(), seed)
+        self._every_job, self._now, self._base = jobs, 0, state.weights.clone()
         self._stream = stream = torch.cuda.Stream()
         self._outside = torch.cuda.default_stream()
-        self._job, self._base = jobs[0].clone(), state.weights.clone()
         self._update = torch.zeros_like(state.weights)
         self._length, self._numbers = Reading(stream), Reading(stream)
         self._expected = self._length
@@ -145,7 +147,7 @@ class Replayed(Eager):
 
     def begin(self, now: int, base: Tensor) -> None:
         """See `Eager`."""
-        self._job.copy_(self._jobs[now])
+        self._jobs[0].copy_(self._every_job[now])
         self._base.copy_(base)
 
     def train(self, poisoned: bool) -> Tensor:
@@ -214,7 +216,7 @@ class Replayed(Eager):
         self._expected = reading
 
     def _step_in_place(self, state: ServerState) -> None:
-        decision, after = self._server.decide(state, self._job[:ATTACKER], self._update, self._base)
+        decision, after = self._server.decide(state, self._numbers[0], self._update, self._base)
         self._decision = decision
         # Before anything they rest on is overwritten.
         self._numbers.write(numbers_of(decision))
