@@ -62,7 +62,7 @@ def _columns(records: Records) -> _Columns:
     return _Columns(*_in_numpy(*numbers), curvature=_in_numpy(*records.curvature))
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=64)
 def _in_numpy(*tensors: Tensor) -> tuple[np.ndarray, ...]:
     """The tensors as arrays: all are looked up sooner than one is made."""
     return tuple(tensor.numpy() for tensor in tensors)
