@@ -38,7 +38,7 @@ class Eager:
         self, clients: Clients, poison: Poison, server: Server, jobs: Jobs, seed: int
     ) -> None:
         self._clients, self._poison, self._server, self._jobs = clients, poison, server, jobs
-        self._numbers, self._batches = jobs[:, :ATTACKER], jobs[:, ROWS:]
+        self._arrivals, self._batches = jobs[:, :ATTACKER], jobs[:, ROWS:]
         self._first_draw = first_draw(seed, "privacy")
 
     def here(self) -> contextlib.AbstractContextManager[Any]:
@@ -84,7 +84,7 @@ class Eager:
         self, state: ServerState, upload: Upload, update: Tensor, base: Tensor
     ) -> tuple[Decision, ServerState]:
         """The server's decision on that upload, and its state after it."""
-        return self._server.decide(state, self._numbers[self._now], update, base)
+        return self._server.decide(state, self._arrivals[self._now], update, base)
 
     def to_host(self, decision: Decision) -> HostDecision:
         """The decision of this arrival, once the engine is no longer busy."""
@@ -216,7 +216,7 @@ class Replayed(Eager):
         self._expected = reading
 
     def _step_in_place(self, state: ServerState) -> None:
-        decision, after = self._server.decide(state, self._numbers[0], self._update, self._base)
+        decision, after = self._server.decide(state, self._arrivals[0], self._update, self._base)
         self._decision = decision
         # Before anything they rest on is overwritten.
         self._numbers.write(numbers_of(decision))
