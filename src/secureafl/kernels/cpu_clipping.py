@@ -100,9 +100,7 @@ def _scalar(number: float) -> Tensor:
 
 def _measured(columns: _Columns, i: int, distance: float, momentum: float) -> float:
     """What counts of a distance, which goes into the client's means: see `core.clipping`."""
-    uploads, usual, recent = (
-        column.item(i) for column in (columns.uploads, columns.usual, columns.recent)
-    )
+    uploads, usual, recent = columns.uploads.item(i), columns.usual.item(i), columns.recent.item(i)
     counted = min(distance, clipping.GROWTH * usual) if uploads > 0 else distance
     columns.usual[i] = usual + (counted - usual) / (uploads + 1)
     root, before = math.sqrt(counted), min(uploads / (uploads + 1), momentum)
@@ -115,7 +113,7 @@ def _sketched(
 ) -> tuple[Float[Tensor, "3 k"], list[float]]:
     """Sketches of the upload, of the centre and of the model; and the products of the first two."""
     ranges = ranges_of(-(-centre.numel() // size), centre.numel())
-    sketches = torch.empty(ranges.blocks * SKETCHES, size)
+    sketches = torch.empty(ranges.blocks * SKETCHES, size, dtype=torch.float32)
     sums, run = doubles(ranges.blocks * PRODUCTS), sketch_pass()
     given = arrival.gradient.contiguous(), centre, arrival.base.contiguous(), *sketch, sketches
     places = [tensor.data_ptr() for tensor in given]
@@ -158,12 +156,12 @@ def _put_into_rows(
 
 def _update_curvature(columns: _Columns, i: int, cosine: float, momentum: float) -> None:
     """See `core.curvature.update_curvature`."""
-    mean, variance, count = (column.item(i) for column in columns.curvature)
-    rate = max(1 / (count + 1), 1 - momentum)
-    deviation = cosine - mean
-    renewed = mean + rate * deviation, (1 - rate) * (variance + rate * deviation**2), count + 1
-    for column, value in zip(columns.curvature, renewed, strict=True):
-        column[i] = value
+    means, variances, counts = columns.curvature
+    mean, count = means.item(i), counts.item(i)
+    rate, deviation = max(1 / (count + 1), 1 - momentum), cosine - mean
+    means[i] = mean + rate * deviation
+    variances[i] = (1 - rate) * (variances.item(i) + rate * deviation**2)
+    counts[i] = count + 1
 
 
 def call_panel(panels: Panels, every: int) -> tuple[Tensor, Tensor]:
