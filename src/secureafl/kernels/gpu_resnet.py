@@ -87,8 +87,10 @@ def _statistics(values, position, start, begin, count, mean, squares, block: tl.
 
 
 @triton.jit
-def _patches(images, position, count, height: tl.constexpr, width: tl.constexpr, patch_size: tl.constexpr):
-    """For each position the 27 inputs of the first convolution; images have their channels first."""
+def _patches(
+    images, position, count, height: tl.constexpr, width: tl.constexpr, patch_size: tl.constexpr
+):
+    """The 27 inputs of the first convolution at each position; images have their channels first."""
     image, y, x = _place(position, height, width)
     number = tl.arange(0, patch_size)[None, :]
     y, x = y[:, None] + number // 3 % 3 - 1, x[:, None] + number % 3 - 1
@@ -127,7 +129,8 @@ def convolve_images(
 @triton.jit
 def _inputs_of_tap(
     inputs, position, count, tap, channel, mean, factor, shift,
-    height: tl.constexpr, width: tl.constexpr, channels: tl.constexpr, stride: tl.constexpr, normed: tl.constexpr,
+    height: tl.constexpr, width: tl.constexpr, channels: tl.constexpr,
+    stride: tl.constexpr, normed: tl.constexpr,
 ):  # fmt: skip
     """What a tap sees at each position of the outputs; if `normed`, normalised and past a ReLU."""
     image, y, x = _place(position, (height - 1) // stride + 1, (width - 1) // stride + 1)
@@ -145,8 +148,8 @@ def _inputs_of_tap(
 def convolve(
     inputs, packed, outputs, partial, partial_in, kept, weights, moved,
     at, stat, count, momentum, epsilon,
-    height: tl.constexpr, width: tl.constexpr, before: tl.constexpr, after: tl.constexpr, stride: tl.constexpr,
-    normed: tl.constexpr, programs: tl.constexpr, block: tl.constexpr,
+    height: tl.constexpr, width: tl.constexpr, before: tl.constexpr, after: tl.constexpr,
+    stride: tl.constexpr, normed: tl.constexpr, programs: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """A convolution with statistics of its outputs; if `normed`, it normalises its inputs first."""
     channel_in, channel = tl.arange(0, before), tl.arange(0, after)
@@ -156,8 +159,9 @@ def convolve(
     mean_in, factor, shift = nothing, nothing, nothing
     if normed:  # never where the stride is 2, so there are as many positions
         mean_in, factor, shift = _normalisation(
-            partial_in, kept, weights, moved, at, stat, count, share, momentum, epsilon, before, programs
-        )
+            partial_in, kept, weights, moved, at, stat, count, share, momentum, epsilon,
+            before, programs,
+        )  # fmt: skip
     mean, squares = tl.zeros((after,), tl.float32), tl.zeros((after,), tl.float32)
     for start in range(begin, tl.minimum(begin + share, count), block):
         position = start + tl.arange(0, block)
@@ -183,8 +187,8 @@ def convolve(
 def normalise(
     outputs, partial, kept, weights, moved, inputs, activations,
     at, stat, count, momentum, epsilon,
-    height: tl.constexpr, width: tl.constexpr, before: tl.constexpr, channels: tl.constexpr, stride: tl.constexpr,
-    shortcut: tl.constexpr, programs: tl.constexpr, block: tl.constexpr,
+    height: tl.constexpr, width: tl.constexpr, before: tl.constexpr, channels: tl.constexpr,
+    stride: tl.constexpr, shortcut: tl.constexpr, programs: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """A convolution's outputs, normalised, with a block's inputs added if `shortcut`, and a ReLU.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -35,6 +36,9 @@ _SHARES, _SHARE_BLOCK, _COLUMNS = {16: 128, 32: 32, 64: 16}, 64, 16
 _SHARE_WARPS = {16: 2, 32: 4, 64: 4}  # more than there are tiles of a product would be idle
 _PATCH = 32  # inputs of an output of the first convolution, 27, as a power of two
 _COPIED, _ADDED, _ADDED_PARTS = 1024, 256, 16  # weights at a time
+# Blocks under way at a time, of convolutions and of gradients of their weights, as far as the
+# shared memory of smaller GPUs allows.
+_STAGES = {torch.bfloat16: (3, 2), torch.float32: (2, 1)}
 
 
 class _Convolution(NamedTuple):
@@ -74,8 +78,8 @@ class _Convolution(NamedTuple):
 
 def _convolutions() -> list[_Convolution]:
     made = [_Convolution(0, 3, 16)]
-    for number in range(1, len(_WIDTHS)):
-        made.append(_Convolution(number, *_WIDTHS[number - 1 : number + 1], *made[-1].end))
+    for number, (before, after) in enumerate(pairwise(_WIDTHS), 1):
+        made.append(_Convolution(number, before, after, *made[-1].end))
     return made
 
 
@@ -138,6 +142,7 @@ class _Walk:
         self.moved = weights.new_empty(_STATISTICS)
         self.packed = weights.new_empty(_PACKED, dtype=dtype)
         self.parts = weights.new_empty(_PARTS)
+        self.stages, self.weight_stages = _STAGES[dtype]
         self.layers, (height, width) = [], images.shape[2:]
         for one in _CONVOLUTIONS:
             self.layers.append(self._layer(one, height, width))
@@ -177,13 +182,11 @@ class _Walk:
         size = self.outputs * _FEATURES
         places = slice(_LAST, _LAST + size), slice(_LAST + size, _LAST + size + self.outputs)
         weight, bias = (self.weights[place].requires_grad_() for place in places)
-        features.requires_grad_()
-        with torch.enable_grad():
-            outputs = linear(features, weight.view(-1, _FEATURES), bias)
-            found = torch.autograd.grad(loss(outputs), (features, weight, bias))
-        for place, part in zip(places, found[1:], strict=True):
+        outputs = linear(features.requires_grad_(), weight.view(-1, _FEATURES), bias)
+        found, *own = torch.autograd.grad(loss(outputs), (features, weight, bias))
+        for place, part in zip(places, own, strict=True):
             self.gradient[place] = part
-        return found[0]
+        return found
 
     def backward(self, features: Tensor) -> None:
         """From the gradient of the features to those of all parameters before."""
@@ -207,7 +210,7 @@ class _Walk:
         programs, block = _PROGRAMS[16], _BLOCK[16]
         given = (self.images, layer.packed, layer.raw, layer.partial, layer.count)
         sizes = (layer.height, layer.width, 16, _PATCH, programs, block)
-        gpu_resnet.convolve_images[(programs,)](*given, *sizes)
+        gpu_resnet.convolve_images[(programs,)](*given, *sizes, num_stages=self.stages)
 
     def _convolve(self, layer: _Layer, inputs: Tensor, before: _Layer, normed: bool) -> None:
         """With `normed`, the inputs are what the layer before gave."""
@@ -218,6 +221,7 @@ class _Walk:
             *(before.place.norm, self._running(before), layer.count, *self.norm),
             *(layer.height, layer.width, place.before, place.after, place.stride, normed),
             *(programs, _BLOCK[place.after]),
+            num_stages=self.stages,
         )
 
     def _normalise(self, layer: _Layer, block: _Layer, shortcut: bool) -> None:
@@ -248,8 +252,7 @@ class _Walk:
     def _weight_gradient(
         self, layer: _Layer, past: Tensor, inputs: Tensor, before: _Layer, normed: bool
     ) -> Tensor:
-        """Gradient of the convolution's outputs, from that past the ReLU; with `normed`, see above.
-        """
+        """Gradient of the convolution's outputs; that of its weights is left in parts."""
         place, back = layer.place, torch.empty_like(past)
         shares = _SHARES[place.after]
         gpu_resnet_back.weight_gradient[(shares, place.before // _COLUMNS)](
@@ -259,6 +262,7 @@ class _Walk:
             *(place.before, place.after, place.stride, normed, _PROGRAMS[place.after]),
             *(shares, _COLUMNS, _SHARE_BLOCK),
             num_warps=_SHARE_WARPS[place.after],
+            num_stages=self.weight_stages,
         )
         return back
 
@@ -279,6 +283,7 @@ class _Walk:
             *(self.weights, found, before.sums, before.place.norm, before.count),
             *(layer.height, layer.width, place.before, place.after, place.stride, shortcut),
             *(programs, _BLOCK[place.before]),
+            num_stages=self.stages,
         )
         return found
 
@@ -289,4 +294,5 @@ class _Walk:
             *(self.gradient, layer.parts, layer.place.norm, layer.count),
             *(layer.height, layer.width, channels, _PATCH, _PROGRAMS[16], shares, _SHARE_BLOCK),
             num_warps=_SHARE_WARPS[16],
+            num_stages=self.weight_stages,
         )
