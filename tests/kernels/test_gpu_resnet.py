@@ -15,6 +15,7 @@ from secureafl.core.flat_model import FlatModel, count_statistics, flatten
 from secureafl.tasks.cifar10 import Cifar10
 from secureafl.tasks.faster import fast_gradient
 from secureafl.tasks.models.resnet import ResNet20
+from secureafl.tasks.models.resnet_gradient import resnet_gradient
 from secureafl.tasks.udacity import Udacity
 
 INTERPRETED = bool(os.environ.get("TRITON_INTERPRET")) and find_spec("triton") is not None
@@ -36,8 +37,6 @@ def case(images, height, width, outputs, device="cuda"):
 
 
 def by_kernels(model, weights, inputs, labels, mixed):
-    from secureafl.tasks.models.resnet_gradient import resnet_gradient
-
     return resnet_gradient(model, weights, inputs, loss_for(labels), mixed)
 
 

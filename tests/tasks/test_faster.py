@@ -1,17 +1,14 @@
 """Which models have hand-written gradients; on a GPU `tests/kernels` compares the gradients."""
 
-import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
-from secureafl.core.flat_model import flatten
+from secureafl.core.flat_model import flatten, layout
 from secureafl.tasks import Cifar10, FashionMnist, Udacity, faster
-from secureafl.tasks.models import ResNet20
-
-RESNET = "secureafl.tasks.models.resnet_gradient"
+from secureafl.tasks.models import ResNet20, resnet_gradient
 
 
 @pytest.fixture
@@ -24,7 +21,7 @@ def on_gpu(monkeypatch):
     monkeypatch.setattr(faster, "on_gpu", lambda _: True)
     monkeypatch.setattr(faster, "_runs_triton", lambda _: True)
     monkeypatch.setattr(faster, "cnn_gradient", lambda *_: "cnn")
-    monkeypatch.setitem(sys.modules, RESNET, SimpleNamespace(resnet_gradient=resnet_gradient))
+    monkeypatch.setattr(faster, "resnet_gradient", resnet_gradient)
 
 
 def found(task, model, shape, mixed=False):
@@ -102,3 +99,17 @@ def test_without_triton_or_tensor_cores_there_is_none(monkeypatch):
     assert faster._runs_triton.__wrapped__(torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
     assert not faster._runs_triton.__wrapped__(torch.device("cuda"))
+
+
+def test_convolutions_are_where_the_flat_vector_has_them():
+    begin, places = 0, {}
+    for name, shape in layout(ResNet20(10)).items():
+        places[name], begin = (begin, shape), begin + torch.Size(shape).numel()
+    norms = [place for name, (place, _) in places.items() if name.endswith("norm.weight")]
+    statistics = [place for name, (place, _) in places.items() if name.endswith("running_mean")]
+    convolutions = [place for place in places.values() if len(place[1]) == 4]
+    ours = resnet_gradient._CONVOLUTIONS
+    assert [(one.weight, (one.after, one.before, 3, 3)) for one in ours] == convolutions
+    assert [one.norm for one in ours] == norms
+    assert places["last.weight"][0] == resnet_gradient._LAST
+    assert begin - resnet_gradient._STATISTICS == statistics[0]

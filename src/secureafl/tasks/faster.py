@@ -14,6 +14,7 @@ from secureafl.kernels.gpu_cnn import MAX_IMAGES, cnn_gradient
 from secureafl.tasks.classification import Classification
 from secureafl.tasks.models.cnn import PaperCnn
 from secureafl.tasks.models.resnet import ResNet20
+from secureafl.tasks.models.resnet_gradient import resnet_gradient
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,9 +61,6 @@ def _of_resnet(
         return None
     if not model.training:
         model.train()
-    # Only here, since Triton is there with a GPU and not without.
-    from secureafl.tasks.models.resnet_gradient import resnet_gradient
-
     return resnet_gradient(
         resnet, weights, inputs, lambda found: task.loss(rest(found), labels), mixed
     )

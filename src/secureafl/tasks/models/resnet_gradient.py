@@ -16,8 +16,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from secureafl.kernels import gpu_resnet, gpu_resnet_back
-
 if TYPE_CHECKING:
     from jaxtyping import Float
 
@@ -136,6 +134,10 @@ class _Walk:
     def __init__(
         self, model: ResNet20, weights: Tensor, images: Tensor, dtype: torch.dtype
     ) -> None:
+        # Only here, since Triton is there with a GPU and not without.
+        from secureafl.kernels import gpu_resnet, gpu_resnet_back
+
+        self.there, self.back = gpu_resnet, gpu_resnet_back
         self.weights, self.images, self.outputs = weights, images, model.last.out_features
         self.norm = (model.norm.momentum, model.norm.eps)
         self.table, self.gradient = _table(weights.device), torch.zeros_like(weights)
@@ -166,7 +168,7 @@ class _Walk:
         """Features of the images, which the last layer takes."""
         blocks = -(-max(one.size for one in _CONVOLUTIONS) // _COPIED)
         grid, size = (len(_CONVOLUTIONS), blocks), self.table.shape[1]
-        gpu_resnet.pack[grid](self.weights, self.table, self.packed, size, _COPIED)
+        self.there.pack[grid](self.weights, self.table, self.packed, size, _COPIED)
         first, *layers = self.layers
         self._convolve_images(first)
         self._normalise(first, first, shortcut=False)
@@ -202,21 +204,19 @@ class _Walk:
         self._image_weight_gradient(first, past)
         blocks = -(-max(one.size for one in _CONVOLUTIONS) // _ADDED)
         grid, size = (len(_CONVOLUTIONS), blocks), self.table.shape[1]
-        gpu_resnet_back.add_up[grid](
-            self.parts, self.table, self.gradient, size, _ADDED_PARTS, _ADDED
-        )
+        self.back.add_up[grid](self.parts, self.table, self.gradient, size, _ADDED_PARTS, _ADDED)
 
     def _convolve_images(self, layer: _Layer) -> None:
         programs, block = _PROGRAMS[16], _BLOCK[16]
         given = (self.images, layer.packed, layer.raw, layer.partial, layer.count)
         sizes = (layer.height, layer.width, 16, _PATCH, programs, block)
-        gpu_resnet.convolve_images[(programs,)](*given, *sizes, num_stages=self.stages)
+        self.there.convolve_images[(programs,)](*given, *sizes, num_stages=self.stages)
 
     def _convolve(self, layer: _Layer, inputs: Tensor, before: _Layer, normed: bool) -> None:
         """With `normed`, the inputs are what the layer before gave."""
         place, programs = layer.place, _PROGRAMS[layer.place.after]
         given = (inputs, layer.packed, layer.raw, layer.partial)
-        gpu_resnet.convolve[(programs,)](
+        self.there.convolve[(programs,)](
             *(*given, before.partial, before.kept, self.weights, before.moved),
             *(before.place.norm, self._running(before), layer.count, *self.norm),
             *(layer.height, layer.width, place.before, place.after, place.stride, normed),
@@ -229,7 +229,7 @@ class _Walk:
         place, programs = block.place, _PROGRAMS[layer.place.after]
         inputs = self.active[-1] if shortcut else layer.raw
         self.active.append(torch.empty_like(layer.raw))
-        gpu_resnet.normalise[(programs,)](
+        self.there.normalise[(programs,)](
             *(layer.raw, layer.partial, layer.kept, self.weights, layer.moved),
             *(inputs, self.active[-1], layer.place.norm, self._running(layer), layer.count),
             *(*self.norm, block.height, block.width, place.before, place.after, place.stride),
@@ -243,7 +243,7 @@ class _Walk:
     def _pool_gradient(self, features: Tensor) -> Tensor:
         layer, past = self.layers[-1], torch.empty_like(self.active[-1])
         programs, pixels = _PROGRAMS[_FEATURES], layer.count // len(self.images)
-        gpu_resnet_back.pool_gradient[(programs,)](
+        self.back.pool_gradient[(programs,)](
             *(features.contiguous(), self.active.pop(), layer.raw, layer.kept, past, layer.sums),
             *(layer.count, pixels, _FEATURES, programs, _BLOCK[_FEATURES]),
         )
@@ -255,7 +255,7 @@ class _Walk:
         """Gradient of the convolution's outputs; that of its weights is left in parts."""
         place, back = layer.place, torch.empty_like(past)
         shares = _SHARES[place.after]
-        gpu_resnet_back.weight_gradient[(shares, place.before // _COLUMNS)](
+        self.back.weight_gradient[(shares, place.before // _COLUMNS)](
             *(past, layer.raw, layer.sums, layer.kept, inputs, before.kept),
             *(self.weights, self.gradient, back, layer.parts),
             *(place.norm, before.place.norm, layer.count, layer.height, layer.width),
@@ -278,7 +278,7 @@ class _Walk:
         """Gradient past the ReLU after the layer before."""
         place, found = layer.place, torch.empty_like(before.raw)
         programs = _PROGRAMS[place.before]
-        gpu_resnet_back.input_gradient[(programs,)](
+        self.back.input_gradient[(programs,)](
             *(back, layer.packed, past, inputs, before.raw, before.kept),
             *(self.weights, found, before.sums, before.place.norm, before.count),
             *(layer.height, layer.width, place.before, place.after, place.stride, shortcut),
@@ -289,7 +289,7 @@ class _Walk:
 
     def _image_weight_gradient(self, layer: _Layer, past: Tensor) -> None:
         shares, channels = _SHARES[16], 16
-        gpu_resnet_back.image_weight_gradient[(shares,)](
+        self.back.image_weight_gradient[(shares,)](
             *(past, layer.raw, layer.sums, layer.kept, self.images, self.weights),
             *(self.gradient, layer.parts, layer.place.norm, layer.count),
             *(layer.height, layer.width, channels, _PATCH, _PROGRAMS[16], shares, _SHARE_BLOCK),
