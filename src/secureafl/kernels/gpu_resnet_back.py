@@ -55,13 +55,13 @@ def _normalisation_back(
 def _before_normalisation(
     gradients, outputs, position, count, mean, factor, average, slope, channels: tl.constexpr
 ):
-    """The gradient of a convolution's outputs at these positions."""
+    """The gradient of a convolution's outputs at these positions, of any value beyond the last."""
     known = (position < count)[:, None]
     place = position[:, None] * channels + tl.arange(0, channels)[None, :]
     given = tl.load(gradients + place, mask=known, other=0.0)
     off = tl.load(outputs + place, mask=known, other=0.0).to(tl.float32) - mean[None, :]
     found = factor[None, :] * (given.to(tl.float32) - average[None, :] - off * slope[None, :])
-    return tl.where(known, found, 0.0).to(given.dtype)
+    return found.to(given.dtype)
 
 
 @triton.jit
@@ -162,7 +162,7 @@ def image_weight_gradient(
         found = tl.dot(tl.trans(back), patch, found, input_precision="tf32")
     channel, number = tl.arange(0, channels)[:, None], tl.arange(0, patch_size)[None, :]
     place = (part * channels + channel) * 27 + number
-    tl.store(parts + place, found, mask=(channel >= 0) & (number < 27))
+    tl.store(parts + place, found, mask=number < 27)
 
 
 @triton.jit
@@ -178,10 +178,10 @@ def _past_relu(
     place = position[:, None] * channels + channel[None, :]
     found = tl.where(active <= 0, 0.0, given).to(gradients.dtype.element_ty)
     tl.store(gradients + place, found, mask=known)
-    found = tl.where(known, found.to(tl.float32), 0.0)
     off = tl.load(outputs + place, mask=known, other=0.0).to(tl.float32)
     off -= tl.load(kept + channel)[None, :]
     normal = off * tl.load(kept + channels + channel)[None, :]
+    found = found.to(tl.float32)  # 0 beyond the last position, as what was given
     return plain + tl.sum(found, axis=0), product + tl.sum(found * normal, axis=0)
 
 
