@@ -73,7 +73,7 @@ def test_errors_of_a_usual_batch_are_small(mixed):
     model, weights, inputs, labels = case(*CASES[0])
     expected = by_autograd(model, weights.double(), inputs.double(), labels)
     gradient, moved = error(by_kernels(model, weights, inputs, labels, mixed), expected)
-    assert gradient < (0.15 if mixed else 0.01)
+    assert gradient < (0.1 if mixed else 0.01)
     assert moved < (0.01 if mixed else 0.001)
 
 
@@ -157,4 +157,4 @@ def test_tasks_with_it_have_it(mixed):
         flat = FlatModel(model, mixed)
         with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=True):
             usual = flat.gradient(flatten(model), inputs, lambda out: task.loss(out, given))  # noqa: B023
-        assert max(error(found, usual)) < (0.4 if mixed else 0.05)
+        assert max(error(found, usual)) < (0.6 if mixed else 0.1)
