@@ -2,9 +2,9 @@
 
 python scripts/time_rounds.py [--device cuda] [--together 16] [--processes 16] [--rounds 1000]
     [--defenses secure_afl] [--gradients kernel autograd] [--data-dir FOLDER]
-    [--client-weighting samples]
+    [--client-weighting samples] [--task cifar10] [--precision bfloat16] [--batch-size 64]
 
-With both kinds of gradients, the CNN's hand-written one is compared with autograd in one go.
+With both kinds of gradients, the model's hand-written one is compared with autograd in one go.
 """
 
 import argparse
@@ -16,25 +16,28 @@ from typing import Any
 import torch
 
 from secureafl import from_mapping
+from secureafl.experiment import Training
+from secureafl.runtime import clients
 from secureafl.simulation.simulator import Simulation
 from secureafl.sweep.sharing import shared_gpu
-from secureafl.tasks import faster
+from secureafl.tasks import TASKS
 
 DEFENSES = ("async_sgd", "secure_afl", "trust_clipping")
-KERNEL = faster.cnn_gradient
+KERNEL = clients.fast_gradient
 
 
 def simulation(defense: str, seed: int, given: argparse.Namespace) -> Simulation:
     """The paper's setting under sign flip, without evaluations."""
     values = {"seed": seed, "defense": defense, "attack": "sign_flip", "device": given.device}
-    values |= {"task": {"kind": "fashion_mnist", "data_dir": given.data_dir}}
+    values |= {"task": {"kind": given.task, "data_dir": given.data_dir}}
     values |= {"client_weighting": given.client_weighting}
+    values |= {"training": {"precision": given.precision, "batch_size": given.batch_size}}
     return Simulation(from_mapping(values | {"evaluation": {"every": 10**8, "late": 1}}))
 
 
 def use_gradient(kind: str) -> None:
-    """Let clients train with the hand-written kernel where it fits, or always with autograd."""
-    faster.cnn_gradient = KERNEL if kind == "kernel" else lambda *_: None  # pyrefly: ignore
+    """Let clients train with hand-written kernels where they fit, or always with autograd."""
+    clients.fast_gradient = KERNEL if kind == "kernel" else lambda *_: None  # pyrefly: ignore
 
 
 def take_turns(runs: list[Simulation], rounds: int) -> float:
@@ -128,6 +131,10 @@ def main() -> None:
     parser.add_argument("--gradients", nargs="+", choices=kinds, default=["kernel"])
     parser.add_argument("--data-dir", default="")
     parser.add_argument("--client-weighting", default="equal")
+    parser.add_argument("--task", choices=[*TASKS], default="fashion_mnist")
+    precisions = ("float32", "bfloat16")
+    parser.add_argument("--precision", choices=precisions, default=Training.precision)
+    parser.add_argument("--batch-size", type=int, default=Training.batch_size)
     given = parser.parse_args()
     if not given.processes:
         measure(given)

@@ -100,13 +100,8 @@ class Clients:
         inputs, labels = self.batch(rows)
         if poison:
             inputs, labels = poison(inputs, labels)
-        found = None
-        if not self._mixed:
-            found = fast_gradient(self.task, self.model, weights, inputs, labels)
-        if found is None:
-            gradient, moved = self._by_autograd(weights, inputs, labels)
-        else:
-            gradient, moved = found, weights[:0]
+        found = fast_gradient(self.task, self.model, weights, inputs, labels, self._mixed)
+        gradient, moved = found or self._by_autograd(weights, inputs, labels)
         scale = self.training.upload_scale
         gradient = gradient if scale == 1 else scale * gradient
         if moved.numel():

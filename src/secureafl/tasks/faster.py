@@ -2,27 +2,80 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
 from secureafl.kernels.dispatch import on_gpu
 from secureafl.kernels.gpu_cnn import MAX_IMAGES, cnn_gradient
 from secureafl.tasks.classification import Classification
 from secureafl.tasks.models.cnn import PaperCnn
+from secureafl.tasks.models.resnet import ResNet20
+from secureafl.tasks.models.resnet_gradient import resnet_gradient
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from secureafl.core.protocols import Task
 
+_NUMBERS = 2**31  # in a tensor, which kernels count with 32 bits
+
 
 def fast_gradient(
-    task: Task, model: nn.Module, weights: Tensor, inputs: Tensor, labels: Tensor
-) -> Tensor | None:
-    """Gradient of a batch's loss at flat weights; None where only autograd has it."""
-    known = type(model) is PaperCnn and getattr(type(task), "loss", None) is Classification.loss
-    if not (known and weights.dtype == inputs.dtype == torch.float32 and on_gpu(weights)):
+    task: Task, model: nn.Module, weights: Tensor, inputs: Tensor, labels: Tensor, mixed: bool
+) -> tuple[Tensor, Tensor] | None:
+    """As `FlatModel.gradient` of a batch's loss; None where only autograd has it.
+
+    `mixed` is mixed precision, as there.
+    """
+    if not (weights.dtype == inputs.dtype == torch.float32 and on_gpu(weights)):
         return None
-    fits = len(inputs) <= MAX_IMAGES and inputs.shape[1:] == (1, 28, 28)
-    return cnn_gradient(weights.detach(), inputs, labels) if fits else None
+    if type(model) is PaperCnn:
+        return None if mixed else _of_cnn(task, weights, inputs, labels)
+    return _of_resnet(task, model, weights, inputs, labels, mixed)
+
+
+def _of_cnn(
+    task: Task, weights: Tensor, inputs: Tensor, labels: Tensor
+) -> tuple[Tensor, Tensor] | None:
+    known = getattr(type(task), "loss", None) is Classification.loss
+    if not (known and len(inputs) <= MAX_IMAGES and inputs.shape[1:] == (1, 28, 28)):
+        return None
+    return cnn_gradient(weights.detach(), inputs, labels), weights[:0]
+
+
+def _of_resnet(
+    task: Task, model: nn.Module, weights: Tensor, inputs: Tensor, labels: Tensor, mixed: bool
+) -> tuple[Tensor, Tensor] | None:
+    parts = [*model] if isinstance(model, nn.Sequential) else []
+    resnet, *others = parts or [model]
+    rest = nn.Sequential(*others)  # what becomes of outputs, where a task says so
+    if type(resnet) is not ResNet20 or type(resnet.norm) is not nn.BatchNorm2d:
+        return None
+    if [*rest.parameters(), *rest.buffers()] or not _fits(inputs):
+        return None
+    if not _runs_triton(weights.device):
+        return None
+    if not model.training:
+        model.train()
+    return resnet_gradient(
+        resnet, weights, inputs, lambda found: task.loss(rest(found), labels), mixed
+    )
+
+
+def _fits(inputs: Tensor) -> bool:
+    """Whether these are images, with a deviation to normalise by after they were halved twice."""
+    if inputs.dim() != 4 or inputs.shape[1] != 3:
+        return False
+    count, _, height, width = inputs.shape
+    return count * -(-height // 4) * -(-width // 4) > 1 and count * height * width * 16 < _NUMBERS
+
+
+@functools.cache
+def _runs_triton(device: torch.device) -> bool:
+    # Before Ampere, tensor cores know neither bfloat16 nor TF32.
+    recent = torch.cuda.get_device_capability(device) >= (8, 0)
+    return recent and importlib.util.find_spec("triton") is not None

@@ -1,0 +1,115 @@
+"""Which models have hand-written gradients; on a GPU `tests/kernels` compares the gradients."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from secureafl.core.flat_model import flatten, layout
+from secureafl.tasks import Cifar10, FashionMnist, Udacity, faster
+from secureafl.tasks.models import ResNet20, resnet_gradient
+
+
+@pytest.fixture
+def on_gpu(monkeypatch):
+    """As if tensors were on a GPU; a gradient is its name, loss and precision."""
+
+    def resnet_gradient(model, weights, images, loss, mixed):
+        return "resnet", loss(torch.ones(len(images), model.last.out_features)), mixed
+
+    monkeypatch.setattr(faster, "on_gpu", lambda _: True)
+    monkeypatch.setattr(faster, "_runs_triton", lambda _: True)
+    monkeypatch.setattr(faster, "cnn_gradient", lambda *_: "cnn")
+    monkeypatch.setattr(faster, "resnet_gradient", resnet_gradient)
+
+
+def found(task, model, shape, mixed=False):
+    labels = torch.zeros(shape[0], dtype=torch.int64)
+    return faster.fast_gradient(task, model, flatten(model), torch.zeros(shape), labels, mixed)
+
+
+def test_on_a_cpu_everything_is_left_to_autograd():
+    for task, shape in ((FashionMnist(), (2, 1, 28, 28)), (Cifar10(), (2, 3, 32, 32))):
+        assert found(task, task.model(), shape) is None
+
+
+def test_the_papers_cnn_has_one_in_float32(on_gpu):
+    task = FashionMnist()
+    gradient, moved = found(task, task.model(), (2, 1, 28, 28))
+    assert gradient == "cnn"
+    assert not moved.numel()
+    assert found(task, task.model(), (2, 1, 28, 28), mixed=True) is None
+    assert found(task, task.model(), (1001, 1, 28, 28)) is None
+    assert found(Udacity(), task.model(), (2, 1, 28, 28)) is None  # a loss it does not know
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_resnet_has_one_with_the_loss_of_its_task(on_gpu, mixed):
+    task = Cifar10()
+    name, loss, precision = found(task, task.model(), (2, 3, 32, 32), mixed)
+    assert (name, precision) == ("resnet", mixed)
+    assert float(loss) == pytest.approx(2.302585)
+
+
+def test_what_a_task_does_with_outputs_belongs_to_the_loss(on_gpu):
+    task = SimpleNamespace(loss=lambda outputs, labels: outputs.sum())
+    model = nn.Sequential(ResNet20(10), nn.Flatten(0), nn.ReLU())
+    assert float(found(task, model, (2, 3, 8, 8))[1]) == 20
+    steered = found(Udacity(), Udacity().model(), (2, 3, 64, 64))[1]
+    assert float(steered) == pytest.approx((1 / 8 / 0.3) ** 2)
+
+
+def test_layers_after_training_ended_train_again(on_gpu):
+    model = nn.Sequential(ResNet20(10), nn.Dropout(1.0)).eval()
+    task = SimpleNamespace(loss=lambda outputs, labels: outputs.sum())
+    assert float(found(task, model, (2, 3, 8, 8))[1]) == 0
+
+
+OTHERS = {
+    "group normalisation": (ResNet20(10, "group"), (2, 3, 32, 32)),
+    "more layers": (nn.Sequential(ResNet20(10), nn.Linear(10, 10)), (2, 3, 32, 32)),
+    "something before": (nn.Sequential(nn.Flatten(), ResNet20(10)), (2, 3, 32, 32)),
+    "no layers": (nn.Sequential(), (2, 3, 32, 32)),
+    "other channels": (ResNet20(10), (2, 1, 32, 32)),
+    "one value to normalise": (ResNet20(10), (1, 3, 4, 3)),
+    "too large": (ResNet20(10), (2**12, 3, 2**8, 2**7)),
+}
+
+
+@pytest.mark.parametrize(("model", "shape"), OTHERS.values(), ids=OTHERS)
+def test_others_are_left_to_autograd(on_gpu, model, shape):
+    weights = torch.zeros(3)
+    inputs = torch.zeros(1).expand(shape)  # one number in memory
+    given = (weights, inputs, torch.zeros(shape[0], dtype=torch.int64), False)
+    assert faster.fast_gradient(Cifar10(), model, *given) is None
+
+
+def test_other_types_are_left_to_autograd(on_gpu):
+    model, inputs = ResNet20(10), torch.zeros(2, 3, 32, 32)
+    for weights, images in ((flatten(model).double(), inputs), (flatten(model), inputs.double())):
+        assert faster.fast_gradient(Cifar10(), model, weights, images, inputs, False) is None
+
+
+def test_without_triton_or_tensor_cores_there_is_none(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    monkeypatch.setattr(faster.importlib.util, "find_spec", lambda name: None)
+    assert not faster._runs_triton.__wrapped__(torch.device("cuda"))
+    monkeypatch.setattr(faster.importlib.util, "find_spec", lambda name: name)
+    assert faster._runs_triton.__wrapped__(torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
+    assert not faster._runs_triton.__wrapped__(torch.device("cuda"))
+
+
+def test_convolutions_are_where_the_flat_vector_has_them():
+    begin, places = 0, {}
+    for name, shape in layout(ResNet20(10)).items():
+        places[name], begin = (begin, shape), begin + torch.Size(shape).numel()
+    norms = [place for name, (place, _) in places.items() if name.endswith("norm.weight")]
+    statistics = [place for name, (place, _) in places.items() if name.endswith("running_mean")]
+    convolutions = [place for place in places.values() if len(place[1]) == 4]
+    ours = resnet_gradient._CONVOLUTIONS
+    assert [(one.weight, (one.after, one.before, 3, 3)) for one in ours] == convolutions
+    assert [one.norm for one in ours] == norms
+    assert places["last.weight"][0] == resnet_gradient._LAST
+    assert begin - resnet_gradient._STATISTICS == statistics[0]
