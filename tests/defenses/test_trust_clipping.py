@@ -333,3 +333,21 @@ def test_of_many_clients_who_sit_in_panels_the_malicious_do_not_count():
     trust = state.defense.standing.trust
     assert (trust[:30] < 0.5).all()
     assert (trust[30:] >= 0.5).double().mean() > 0.95
+
+
+@pytest.mark.parametrize(("neighbours", "trusted"), [(False, True), (True, False)])
+def test_neighbours_tell_who_hides_an_aim_behind_its_own_updates(neighbours, trusted):
+    """40 clients of 8 kinds, 8 of them with a common aim of the length of what their kind sends."""
+    rng = np.random.default_rng(8)
+    kinds, aim = rng.normal(size=(8, 600)), rng.normal(size=600)
+    server, state = start(0, 600, 40, neighbours=neighbours)
+    for _ in range(30):
+        for client in rng.permutation(40):
+            update = kinds[client % 8] + 0.5 * rng.normal(size=600) + (client % 5 == 0) * 0.6 * aim
+            state.ledger.lend(state.round, state.weights)
+            upload = Upload(int(client), state.round, torch.from_numpy(update).float())
+            _, state = server.receive(state, upload)
+    trust = state.defense.standing.trust
+    malicious = torch.arange(40) % 5 == 0
+    assert ((trust[malicious] > 0.5) == trusted).all()
+    assert (trust[~malicious] > 0.5).all()

@@ -91,6 +91,22 @@ def test_other_types_are_left_to_autograd(on_gpu):
         assert faster.fast_gradient(Cifar10(), model, weights, images, inputs, False) is None
 
 
+def test_where_triton_does_not_compile_it_autograd_takes_over_and_says_so_once(on_gpu, monkeypatch):
+    calls = []
+
+    def refuse(*_):
+        calls.append(1)
+        raise ValueError("no such instruction")
+
+    monkeypatch.setattr(faster, "resnet_gradient", refuse)
+    monkeypatch.setattr(faster, "_refused", [])
+    task = Cifar10()
+    with pytest.warns(RuntimeWarning, match=r"does not compile here.*no such instruction"):
+        assert found(task, task.model(), (2, 3, 32, 32)) is None
+    assert found(task, task.model(), (2, 3, 32, 32)) is None
+    assert calls == [1]
+
+
 def test_without_triton_or_tensor_cores_there_is_none(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     monkeypatch.setattr(faster.importlib.util, "find_spec", lambda name: None)

@@ -190,6 +190,7 @@ def judge_clients(
     members: Int[Tensor, " p"],
     due: Bool[Tensor, ""],
     momentum: float,
+    neighbours: bool,
     peer_weights: Callable[..., Float[Tensor, " p"]],
 ) -> None:
     """See `kernels.operations.judge_clients`, and for the last `kernels.reference.peer_weights`."""
@@ -198,7 +199,7 @@ def judge_clients(
     weights = weights * rise(records.kept / median.clamp(min=TINY), CUT, SPARED)
     # Who was seen through is left out: it must not explain others, nor make their groups large.
     left = records.known & (weights > 0)
-    by_peers = peer_weights(records.history, members, left, due)
+    by_peers = peer_weights(records.history, members, left, due, neighbours)
     weights = weights.index_select(0, members) * by_peers
     before = trust.index_select(0, members)
     judged = due & records.known.index_select(0, members)

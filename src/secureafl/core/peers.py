@@ -54,14 +54,22 @@ def novelty_weights(gram: Float[Tensor, "n n"], known: Bool[Tensor, " n"]) -> Fl
     The part of a client that is left by a ridge regression on all others is one over the diagonal
     of the inverse of their regularised inner products, less the ridge.
     """
-    length = gram.diagonal().clamp(min=0).sqrt()
-    unit = lower_median(length, known)
-    scale = 1 / torch.maximum(length / LONGEST, unit).clamp(min=TINY)
-    products = gram * scale[:, None] * scale * known[:, None] * known
+    products = scaled(gram, known)
     novelty = 1 / inverse(products, NOVELTY_RIDGE).diagonal() - NOVELTY_RIDGE
     # Where everybody is explained well, a little more than the median is nothing yet.
     usual = (USUAL_NOVELTY * lower_median(novelty, known)).clamp(min=NOVELTY_RIDGE)
     return torch.where(known, usual / torch.maximum(novelty, usual), 0)
+
+
+def scaled(gram: Float[Tensor, "n n"], known: Bool[Tensor, " n"]) -> Float[Tensor, "n n"]:
+    """Inner products in units of the median client's squared length; 0 for the unknown.
+
+    Longer clients are taken for no longer than `LONGEST`.
+    """
+    length = gram.diagonal().clamp(min=0).sqrt()
+    unit = lower_median(length, known)
+    scale = 1 / torch.maximum(length / LONGEST, unit).clamp(min=TINY)
+    return gram * scale[:, None] * scale * known[:, None] * known
 
 
 def group_weights(gram: Float[Tensor, "n n"], known: Bool[Tensor, " n"]) -> Float[Tensor, " n"]:

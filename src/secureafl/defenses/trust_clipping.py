@@ -67,6 +67,7 @@ class TrustClipping:
 
     momentum: float = 0.95  # of update histories, per upload
     sketch_size: int = 4096  # numbers that are kept of an upload
+    neighbours: bool = False  # whether `core.neighbours` judges too: slow on a GPU, for now
 
     def __post_init__(self) -> None:
         remedy = "give 0 (only the last upload) to below 1"
@@ -87,7 +88,7 @@ class TrustClipping:
         position = remember_upload(records, sketch, centre, arrival, self.momentum)
         every = max(1, panel_size(records.known.numel()) // _TURNS)
         members, due = call_panel(panels, every)
-        judge_clients(records, standing.trust, members, due, self.momentum)
+        judge_clients(records, standing.trust, members, due, self.momentum, self.neighbours)
         weights, direction = take_step(records, standing, centre, arrival, position)
         scores = {"weight": weights.trust, "pace": weights.pace}
         bounded = True  # `take_step` saw to it

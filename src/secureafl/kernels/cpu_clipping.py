@@ -20,6 +20,7 @@ from secureafl.core.curvature import effective_samples
 from secureafl.core.panels import num_panels
 from secureafl.core.server import LARGEST_NORM
 from secureafl.kernels import reference
+from secureafl.kernels.cpu_arrays import lower_median, rise
 from secureafl.kernels.cpu_clipping_code import (
     PRODUCTS,
     SKETCHES,
@@ -27,7 +28,7 @@ from secureafl.kernels.cpu_clipping_code import (
     sketch_pass,
     step_pass,
 )
-from secureafl.kernels.cpu_peers import lower_median, peer_weights, rise
+from secureafl.kernels.cpu_peers import peer_weights
 from secureafl.kernels.cpu_threads import ranges_of
 from secureafl.kernels.llvm import doubles
 from secureafl.linalg.rows import TINY
@@ -175,7 +176,12 @@ def call_panel(panels: Panels, every: int) -> tuple[Tensor, Tensor]:
 
 
 def judge_clients(
-    records: Records, trust: Tensor, members: Tensor, due: Tensor, momentum: float
+    records: Records,
+    trust: Tensor,
+    members: Tensor,
+    due: Tensor,
+    momentum: float,
+    neighbours: bool = False,
 ) -> None:
     """See `kernels.operations.judge_clients`."""
     if not due:
@@ -185,7 +191,7 @@ def judge_clients(
     kept = columns.kept / max(lower_median(columns.kept[known]), TINY)
     weights = _curvature_weights(columns, momentum) * rise(kept, clipping.CUT, clipping.SPARED)
     left = torch.from_numpy(known & (weights > 0))
-    by_peers = peer_weights(records.history, members, left, due).numpy()
+    by_peers = peer_weights(records.history, members, left, due, neighbours).numpy()
     judged = who[known[who]]
     found = (weights[who] * by_peers)[known[who]]
     values = trust.numpy()

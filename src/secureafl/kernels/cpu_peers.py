@@ -6,13 +6,14 @@ Of a few dozen clients plain torch spends most of the time on starting its many 
 from __future__ import annotations
 
 import functools
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from secureafl.core import peers
+from secureafl.kernels.cpu_arrays import cosines, lower_median, rise
+from secureafl.kernels.cpu_neighbours import neighbour_weights
 from secureafl.linalg.rows import TINY
 
 if TYPE_CHECKING:
@@ -21,10 +22,11 @@ if TYPE_CHECKING:
 
 
 _ONE_THREAD = 64  # rows of a matrix that NumPy surely inverts on one thread
-_FEW = 32  # numbers that Python sorts before NumPy has begun
 
 
-def peer_weights(history: Tensor, members: Tensor, known: Tensor, due: Tensor) -> Tensor:
+def peer_weights(
+    history: Tensor, members: Tensor, known: Tensor, due: Tensor, neighbours: bool = False
+) -> Tensor:
     """See `kernels.reference.peer_weights`."""
     who, weights = members.numpy(), np.zeros(len(members))
     chosen = known.numpy()[who]
@@ -33,16 +35,23 @@ def peer_weights(history: Tensor, members: Tensor, known: Tensor, due: Tensor) -
         rows = history.index_select(0, torch.from_numpy(who[chosen])).double()
         gram = (rows @ rows.T).numpy()
         lengths = np.sqrt(np.maximum(np.diagonal(gram), 0))
-        weights[chosen] = _novelty_weights(gram, lengths) * _group_weights(gram, lengths)
+        products = _scaled(gram, lengths)
+        weights[chosen] = _novelty_weights(products) * _group_weights(gram, lengths)
+        if neighbours:
+            weights[chosen] *= neighbour_weights(products)
     return torch.from_numpy(weights)
 
 
-def _novelty_weights(
+def _scaled(
     gram: Float[np.ndarray, "n n"], lengths: Float[np.ndarray, " n"]
-) -> Float[np.ndarray, " n"]:
-    """See `core.peers.novelty_weights`."""
+) -> Float[np.ndarray, "n n"]:
+    """See `core.peers.scaled`."""
     scale = 1 / np.maximum(np.maximum(lengths / peers.LONGEST, lower_median(lengths)), TINY)
-    products = gram * scale[:, None] * scale
+    return gram * scale[:, None] * scale
+
+
+def _novelty_weights(products: Float[np.ndarray, "n n"]) -> Float[np.ndarray, " n"]:
+    """See `core.peers.novelty_weights`; of inner products that are scaled already."""
     novelty = 1 / np.diagonal(_inverse(products, peers.NOVELTY_RIDGE)) - peers.NOVELTY_RIDGE
     usual = max(peers.USUAL_NOVELTY * lower_median(novelty), peers.NOVELTY_RIDGE)
     return usual / np.maximum(novelty, usual)
@@ -52,7 +61,7 @@ def _group_weights(
     gram: Float[np.ndarray, "n n"], lengths: Float[np.ndarray, " n"]
 ) -> Float[np.ndarray, " n"]:
     """See `core.peers.group_weights`."""
-    confirmed, clients = _confirmed(_cosines(gram, TINY)), len(gram)
+    confirmed, clients = _confirmed(cosines(gram, TINY)), len(gram)
     lengths = lengths / max(lower_median(lengths), TINY)
     voice = np.sqrt(np.minimum(np.maximum(lengths, 1 / peers.LONGEST), peers.LONGEST))
     alike = weights = np.ones(clients)
@@ -61,10 +70,10 @@ def _group_weights(
         centre = weights / max(weights.sum(), TINY)
         along = (confirmed * centre).sum(axis=1)
         seen = confirmed - along[:, None] - along + (centre * along).sum()
-        agreement = _cosines(seen, peers.NOTHING)
+        agreement = cosines(seen, peers.NOTHING)
         if of_one_mind is None:
             of_one_mind = 2 * (agreement > peers.MAJORITY).sum(axis=1) >= clients
-        whitened = _cosines(_whitened(seen), peers.NOTHING)
+        whitened = cosines(_whitened(seen), peers.NOTHING)
         *blocks, group = _group_sizes(np.array([agreement, agreement, whitened]), voices)
         block = np.maximum(*blocks)
         group = np.maximum(group, np.cbrt(block**2 * np.maximum(group, 1)))
@@ -80,7 +89,7 @@ def _confirmed(directions: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]
     inverted = _inverse(directions, peers.CONFIRMATION_RIDGE)
     guesses = -inverted / np.diagonal(inverted)[:, None]
     np.fill_diagonal(guesses, 0)
-    return _cosines(guesses @ directions @ guesses.T, peers.NOTHING)
+    return cosines(guesses @ directions @ guesses.T, peers.NOTHING)
 
 
 def _whitened(products: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]:
@@ -97,25 +106,6 @@ def _group_sizes(
     sizes = voices + np.sqrt(np.maximum(pairs, 0))
     middle = (sizes.shape[1] - 1) // 2
     return sizes / np.partition(sizes, middle)[:, middle, None]
-
-
-def _cosines(products: Float[np.ndarray, "n n"], smallest: float) -> Float[np.ndarray, "n n"]:
-    scale = 1 / np.sqrt(np.maximum(np.diagonal(products), smallest))
-    return products * scale[:, None] * scale
-
-
-def rise(values: Float[np.ndarray, " n"], start: float, end: float) -> Float[np.ndarray, " n"]:
-    """See `linalg.rows.rise`."""
-    # `np.clip` takes several times as long to begin.
-    return np.minimum(np.maximum((values - start) / (end - start), 0), 1)
-
-
-def lower_median(values: Float[np.ndarray, " n"]) -> float:
-    """See `linalg.rows.lower_median`; all values count."""
-    middle = (len(values) - 1) // 2
-    if len(values) <= _FEW:
-        return sorted(values.tolist())[middle] if len(values) else math.inf
-    return np.partition(values, middle).item(middle)
 
 
 def _inverse(matrix: Float[np.ndarray, "n n"], ridge: float) -> Float[np.ndarray, "n n"]:

@@ -63,12 +63,18 @@ def call_panel(panels: Panels, every: int) -> tuple[Tensor, Tensor]:
 
 
 def judge_clients(
-    records: Records, trust: Tensor, members: Tensor, due: Tensor, momentum: float
+    records: Records,
+    trust: Tensor,
+    members: Tensor,
+    due: Tensor,
+    momentum: float,
+    neighbours: bool = False,
 ) -> None:
     """See `kernels.operations.judge_clients`."""
-    both = None if _use_reference(records) else _by_peers(records, members, due, momentum)
+    plain = neighbours or _use_reference(records)
+    both = None if plain else _by_peers(records, members, due, momentum)
     if both is None:
-        reference.judge_clients(records, trust, members, due, momentum)
+        reference.judge_clients(records, trust, members, due, momentum, neighbours)
         return
     weights, by_peers = both
     arguments = [records.known, weights, by_peers, members, due, trust, len(members)]

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 _MOST = 128  # clients, whose matrices lie in the registers of one block
 
 
-def peer_weights(history: Tensor, members: Tensor, known: Tensor, due: Tensor) -> Tensor:
+def peer_weights(
+    history: Tensor, members: Tensor, known: Tensor, due: Tensor, neighbours: bool = False
+) -> Tensor:
     """See `kernels.reference.peer_weights`."""
-    both = both_weights(history, members, known, due)
-    given = history, members, known, due
+    both = None if neighbours else both_weights(history, members, known, due)
+    given = history, members, known, due, neighbours
     return reference.peer_weights(*given) if both is None else both.prod(dim=0)
 
 

@@ -150,9 +150,13 @@ def judge_clients(
     members: Int[Tensor, " p"],
     due: Bool[Tensor, ""],
     momentum: float,
+    neighbours: bool,
 ) -> None:
-    """Bring the trust in the members, in place, up to date with their records, if that is `due`."""
-    version_for(records.last).judge_clients(records, trust, members, due, momentum)
+    """Bring the trust in the members, in place, up to date with their records, if that is `due`.
+
+    With `neighbours` they are judged by `core.neighbours` too.
+    """
+    version_for(records.last).judge_clients(records, trust, members, due, momentum, neighbours)
 
 
 def take_step(

@@ -9,6 +9,7 @@ import torch
 
 from secureafl.core import clipping, peers
 from secureafl.core.clipping import remember_upload, take_step
+from secureafl.core.neighbours import neighbour_weights
 from secureafl.core.panels import call_panel
 from secureafl.core.server import LARGEST_NORM
 from secureafl.core.types import SecantProducts
@@ -208,17 +209,28 @@ def secant_products(uploads: Uploads, arrival: Arrival) -> SecantProducts:
     return SecantProducts(known, *secant_inner_products(gradient, base, arrival))
 
 
-def peer_weights(history: Tensor, members: Tensor, known: Tensor, due: Tensor) -> Tensor:
-    """Weights of the members from their update histories (`core.peers`); 0 for the unknown.
+def peer_weights(
+    history: Tensor, members: Tensor, known: Tensor, due: Tensor, neighbours: bool = False
+) -> Tensor:
+    """Weights of the members from their update histories; 0 for the unknown.
 
-    Where they are not `due`, what is returned means nothing: a GPU then skips the work.
+    They are those of `core.peers`, times those of `core.neighbours` if `neighbours` is set. Where
+    they are not `due`, what is returned means nothing: a GPU then skips the work.
     """
     rows = history.index_select(0, members).double()  # squares of large float32 overflow
-    return peers.peer_weights(rows @ rows.T, known.index_select(0, members))
+    gram, known = rows @ rows.T, known.index_select(0, members)
+    weights = peers.peer_weights(gram, known)
+    return weights * neighbour_weights(gram, known) if neighbours else weights
 
 
 def judge_clients(
-    records: Records, trust: Tensor, members: Tensor, due: Tensor, momentum: float
+    records: Records,
+    trust: Tensor,
+    members: Tensor,
+    due: Tensor,
+    momentum: float,
+    neighbours: bool = False,
 ) -> None:
     """See `kernels.operations.judge_clients`."""
-    clipping.judge_clients(records, trust, members, due, momentum, peer_weights)
+    given = records, trust, members, due, momentum, neighbours
+    clipping.judge_clients(*given, peer_weights)

@@ -89,7 +89,7 @@ def lower_median(values: Float[Tensor, " n"], which: Bool[Tensor, " n"]) -> Floa
     return row(ordered, (which.sum() - 1).clamp(min=0) // 2)
 
 
-def rise(values: Float[Tensor, " n"], start: float, end: float) -> Float[Tensor, " n"]:
+def rise(values: Float[Tensor, " *n"], start: float, end: float) -> Float[Tensor, " *n"]:
     """From 0, where values are `start` or less, to 1, where they are `end` or more.
 
     >>> from secureafl.linalg.rows import rise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import warnings
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from secureafl.core.protocols import Task
 
+_refused: list[Exception] = []  # why Triton's kernels are not tried again in this process
 _NUMBERS = 2**31  # in a tensor, which kernels count with 32 bits
 
 
@@ -57,13 +59,19 @@ def _of_resnet(
         return None
     if [*rest.parameters(), *rest.buffers()] or not _fits(inputs):
         return None
-    if not _runs_triton(weights.device):
+    if _refused or not _runs_triton(weights.device):
         return None
     if not model.training:
         model.train()
-    return resnet_gradient(
-        resnet, weights, inputs, lambda found: task.loss(rest(found), labels), mixed
-    )
+    try:
+        return resnet_gradient(
+            resnet, weights, inputs, lambda found: task.loss(rest(found), labels), mixed
+        )
+    except Exception as error:  # of Triton's compiler, which differs from version to version
+        _refused.append(error)
+        message = f"the faster gradient of ResNet-20 does not compile here, autograd it is: {error}"
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
+        return None
 
 
 def _fits(inputs: Tensor) -> bool:

@@ -1,0 +1,123 @@
+"""Who loses weight by its neighbours: a hidden camp, not clients of a kind of their own."""
+
+import numpy as np
+import pytest
+import torch
+from reference import neighbours as oracle
+
+from secureafl.core.neighbours import neighbour_weights, principal_axis, split
+
+KINDS, SIZE = 10, 200
+
+
+def honest(clients=50, kinds=KINDS, noise=0.06, seed=0):
+    """Histories of clients of several kinds, with noise in about fifteen directions."""
+    rng = np.random.default_rng(seed)
+    sources = rng.normal(size=(kinds, SIZE)) / np.sqrt(SIZE)
+    directions = rng.normal(size=(15, SIZE)) / np.sqrt(SIZE)
+    return sources[np.arange(clients) % kinds] + noise * rng.normal(size=(clients, 15)) @ directions
+
+
+def weights(histories, known=None):
+    rows = torch.from_numpy(histories)
+    known = torch.ones(len(rows), dtype=torch.bool) if known is None else known
+    return neighbour_weights(rows @ rows.T, known).numpy()
+
+
+def aim(seed=9):
+    return np.random.default_rng(seed).normal(size=SIZE) / np.sqrt(SIZE)
+
+
+@pytest.mark.parametrize(("malicious", "share"), [(5, 1.0), (10, 0.6), (10, 1.0), (20, 0.6)])
+def test_clients_that_hide_a_common_aim_behind_honest_updates_lose_their_weight(malicious, share):
+    histories = honest()
+    histories[:malicious] += share * aim()
+    found = weights(histories)
+    assert (found[:malicious] < 0.5).all()
+    assert (found[malicious:] == 1).all()
+
+
+@pytest.mark.parametrize("malicious", [10, 20])
+def test_an_aim_against_the_mean_of_all_is_no_better(malicious):
+    histories = honest() + 0.3 * aim()  # a model that is held where it does not belong
+    histories[:malicious] -= 1.2 * aim()
+    found = weights(histories)
+    assert (found[:malicious] < 0.5).all()
+    assert (found[malicious:] == 1).all()
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("kinds", [1, 2, 3, 5, 10, 50])
+def test_honest_clients_keep_theirs_however_many_kinds_there_are(kinds, seed):
+    assert (weights(honest(kinds=kinds, seed=seed)) == 1).all()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_two_kinds_of_unequal_number_are_no_camps(seed):
+    histories = honest(kinds=2, seed=seed)[:50]
+    histories[:30] = histories[0] + 0.1 * honest(clients=30, kinds=1, seed=seed + 50)
+    assert (weights(histories) == 1).all()
+
+
+def test_large_natural_camps_keep_their_weight():
+    """Vehicles and animals: who is near a client is on its side."""
+    apart = np.where(np.arange(50) % KINDS < 4, 1.5, -1.0)
+    assert (weights(honest() + apart[:, None] * aim()) == 1).all()
+
+
+def test_honest_neighbours_of_colluders_are_not_taken_for_them():
+    """Two malicious clients for every three honest ones of four kinds of ten: too many to see."""
+    histories = honest()
+    malicious = np.isin(np.arange(50) % KINDS, range(4)) & (np.arange(50) < 20)
+    histories[malicious] += aim()
+    assert (weights(histories)[~malicious] == 1).all()
+
+
+def test_among_few_clients_nobody_is_judged():
+    histories = honest(clients=19, kinds=5)
+    histories[:4] += aim()
+    assert (weights(histories) == 1).all()
+
+
+def test_nobody_is_judged_where_halves_stand_against_each_other():
+    histories = honest(kinds=5)
+    histories[:25] += 1.5 * aim()
+    assert (weights(histories) == 1).all()
+
+
+def test_unknown_clients_have_no_weight_and_no_say():
+    histories = honest()
+    histories[:10] += aim()
+    known = torch.ones(60, dtype=torch.bool)
+    known[50:] = False
+    strange = np.concatenate([histories, 1e3 * np.ones((10, SIZE))])
+    found = weights(strange, known)
+    assert (found[50:] == 0).all()
+    np.testing.assert_allclose(found[:50], weights(histories), atol=1e-9)
+
+
+@pytest.mark.parametrize("histories", [np.zeros((20, 5)), np.ones((20, 5)), 1e15 * np.eye(20)])
+def test_what_is_the_same_or_nothing_is_finite(histories):
+    assert (weights(histories) == 1).all()
+
+
+@pytest.mark.parametrize("malicious", [0, 4, 10, 20])
+@pytest.mark.parametrize("seed", range(3))
+def test_weights_are_those_of_whole_vectors(malicious, seed):
+    histories = honest(seed=seed)
+    histories[:malicious] += 0.9 * aim()
+    np.testing.assert_allclose(weights(histories), oracle.neighbour_weights(histories), atol=1e-3)
+
+
+def test_axis_of_vectors_is_the_longest():
+    rows = torch.diag(torch.tensor([3.0, 1.0, 0.5]))
+    positions, strength = principal_axis(rows @ rows.T)
+    torch.testing.assert_close(positions.abs(), torch.tensor([1.0, 0.0, 0.0]))
+    torch.testing.assert_close(strength, torch.tensor(9.0))
+
+
+def test_split_is_where_most_variance_lies_between_the_camps():
+    values = torch.tensor([0.0, 9.0, 0.2, -0.1, 8.8, 5.0])
+    share, smaller = split(values, torch.tensor([True] * 5 + [False]))
+    assert smaller.tolist() == [False, True, False, False, True, False]
+    assert 0.99 < share < 1
