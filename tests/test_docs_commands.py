@@ -51,7 +51,8 @@ HALF_AN_HOUR = 1800
 # What does not end within half an hour on two cores, or on a GPU where it asks for one; or never.
 LONG = {
     r"redteam ": "hundreds of runs",
-    r"reproduce (main|stated) --seeds|.*experiments/paper|run .*--attack \S+ --seed": "20,000 rounds",
+    r"reproduce (main|stated) --seeds|.*experiments/paper": "20,000 rounds",
+    r"run .*--attack \S+ --seed": "20,000 rounds, the worst that was found against a defence",
     r"(reproduce (main|variants|alpha)|sweep) .*--device cuda": "grids of 20,000 rounds",
     r"bench$": "every case there is",
     r"dashboard ": "until it is stopped",

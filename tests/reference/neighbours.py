@@ -23,34 +23,40 @@ def principal_direction(vectors):
 
 def camp_weights(shown, hidden):
     """Weights from camps along the direction in which clients differ most from neighbours."""
-    for _ in range(2):
+    camp, loss = set(), float(len(shown) >= 20)
+    for start, end in ((-2, -1), (0.68, 0.72), (0.76, 0.82)):
         seen = shown - np.outer(shown @ hidden, hidden)
-        differences = np.array([difference(shown, seen, k) for k in range(len(shown))])
+        differences = np.array([difference(shown, seen, k, camp) for k in range(len(shown))])
         if not differences.any():
             return [1.0] * len(shown)
         hidden = principal_direction(differences)
-    places, clients = differences @ hidden, shown @ hidden
-    apart, smaller = best_split(places)
-    variances = np.linalg.svd(seen, compute_uv=False) ** 2
-    loss = rise(apart, 0.72, 0.78)
-    loss *= rise((places**2).sum() / (differences**2).sum(), 0.4, 0.5)
-    loss *= rise((places**2).sum() / (shown**2).sum(), 0.015, 0.03)
-    loss *= rise(variances.sum() ** 2 / (variances**2).sum(), 3, 5)
-    loss *= len(shown) >= 20 and len(smaller) >= 3
+        if start < 0:
+            continue  # the first only finds where to look from
+        places, clients = differences @ hidden, shown @ hidden
+        apart, camp = best_split(places)
+        variances = np.linalg.svd(seen, compute_uv=False) ** 2
+        loss *= rise(apart, start, end) * (len(camp) >= 3)
+        loss *= rise((places**2).sum() / (differences**2).sum(), 0.4, 0.5)
+        loss *= rise((places**2).sum() / (shown**2).sum(), 0.015, 0.03)
+        loss *= rise(variances.sum() ** 2 / (variances**2).sum(), 3, 5)
     weights = []
     for k in range(len(shown)):
         place = places[k] - lower_median(list(places))
         client = clients[k] - lower_median(list(clients))
-        weights.append(1 - loss if k in smaller and place * client > 0 else 1.0)
+        weights.append(1 - loss if k in camp and place * client > 0 else 1.0)
     return weights
 
 
-def difference(shown, seen, k):
-    """A client less the mean of its neighbours, who are near by what is seen of them."""
+def difference(shown, seen, k, camp):
+    """A client less the mean of its neighbours, near by what is seen of them, but for a camp."""
     near, total = np.zeros(shown.shape[1]), 0.0
     for other in range(len(shown)):
         lengths = np.linalg.norm(seen[k]) * np.linalg.norm(seen[other])
-        share = max(0.0, seen[k] @ seen[other] / lengths - 0.6) if other != k else 0.0
+        share = (
+            max(0.0, seen[k] @ seen[other] / lengths - 0.6)
+            if other != k and other not in camp
+            else 0.0
+        )
         near, total = near + share * shown[other], total + share
     return (shown[k] - near / total) * total / (total + 0.3) if total else 0 * near
 

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 NEAR = 0.6  # the cosine from which on clients are neighbours; they count by what exceeds it
 FEW_NEIGHBOURS = 0.3  # with so much in sum, a client's difference from them counts half
-TURNS = 2  # neighbours depend on the direction, and the direction on the neighbours
 POWERS = 16  # iterations that find an axis; one that matters is twice as strong as the next
 FEWEST = 20  # clients: among fewer, chance makes camps
 SMALLEST_CAMP = 3  # members; fewer differ by chance, and do little harm
-# A camp loses weight from the first of two numbers on, and all of it from the second, if all four
-# are large. How much of the variance along the direction lies between the two camps: of a Gaussian
-# it is 0.64, of two points 1.
-APART, FAR_APART = 0.72, 0.78
+# A camp loses weight from the first of two numbers on, and all of it from the second, if all are
+# large. How much of the variance along the direction lies between the two camps (of a Gaussian it
+# is 0.64, of two points 1), with members of the camp among the neighbours and without.
+APART, QUITE_APART = 0.68, 0.72
+FAR, VERY_FAR = 0.76, 0.82
 # How much of all differences from neighbours lies in the direction, and of all that is sent.
 COMMON, MOST = 0.4, 0.5
 SMALL, LARGE = 0.015, 0.03
@@ -78,22 +78,32 @@ def neighbour_weights(gram: Float[Tensor, "n n"], known: Bool[Tensor, " n"]) -> 
 def _camp_weights(
     products: Float[Tensor, "n n"], hidden: Float[Tensor, " n"], known: Bool[Tensor, " n"]
 ) -> Float[Tensor, " n"]:
-    """Weights from camps among clients that are near each other but for `hidden` positions."""
-    for _ in range(TURNS - 1):
-        hidden = _common_difference(products, hidden, known).clients
-    found = _common_difference(products, hidden, known)
-    apart, smaller = split(found.differences, known)
+    """Weights from camps among clients that are near each other but for `hidden` positions.
+
+    Neighbours depend on the direction, and the direction on the neighbours, so they are looked for
+    again. Where a camp was found its members are nobody's neighbours any more: an honest client
+    differs from malicious neighbours too.
+    """
+    first = _common_difference(products, hidden, known, torch.zeros_like(known))
+    found = _common_difference(products, first.clients, known, torch.zeros_like(known))
+    apart, camp = split(found.differences, known)
+    loss = found.certainty * (camp.sum() >= SMALLEST_CAMP) * rise(apart, APART, QUITE_APART)
+    found = _common_difference(products, found.clients, known, camp)
+    apart, camp = split(found.differences, known)
+    loss = loss * found.certainty * (camp.sum() >= SMALLEST_CAMP) * rise(apart, FAR, VERY_FAR)
     # Who differs because its neighbours moved away from it is in no camp of its own.
     sides = (_from_median(values, known) for values in (found.differences, found.clients))
-    loss = rise(apart, APART, FAR_APART) * found.certainty * (smaller.sum() >= SMALLEST_CAMP)
-    return 1 - loss * (smaller & (torch.mul(*sides) > 0))
+    return 1 - loss * (camp & (torch.mul(*sides) > 0))
 
 
 def _common_difference(
-    products: Float[Tensor, "n n"], hidden: Float[Tensor, " n"], known: Bool[Tensor, " n"]
+    products: Float[Tensor, "n n"],
+    hidden: Float[Tensor, " n"],
+    known: Bool[Tensor, " n"],
+    excluded: Bool[Tensor, " n"],
 ) -> Difference:
     seen = products - torch.outer(hidden, hidden)
-    contrast = _contrast(seen, known)
+    contrast = _contrast(seen, known, excluded)
     differences = contrast @ products @ contrast.T
     positions, strength = principal_axis(differences)
     along = products @ (contrast.T @ positions)
@@ -112,9 +122,14 @@ def _from_median(values: Float[Tensor, " n"], known: Bool[Tensor, " n"]) -> Floa
     return values - lower_median(values, known)
 
 
-def _contrast(seen: Float[Tensor, "n n"], known: Bool[Tensor, " n"]) -> Float[Tensor, "n n"]:
-    """The matrix that takes each client's neighbours' mean from it; less where there are few."""
-    near = (cosines(seen, known, NOTHING) - NEAR).clamp(min=0).fill_diagonal_(0)
+def _contrast(
+    seen: Float[Tensor, "n n"], known: Bool[Tensor, " n"], excluded: Bool[Tensor, " n"]
+) -> Float[Tensor, "n n"]:
+    """The matrix that takes each client's neighbours' mean from it; less where there are few.
+
+    Those `excluded` are nobody's neighbours.
+    """
+    near = (cosines(seen, known, NOTHING) - NEAR).clamp(min=0).fill_diagonal_(0) * ~excluded
     total = near.sum(dim=1)
     eye = torch.eye(len(seen), dtype=seen.dtype, device=seen.device)
     share = total / (total + FEW_NEIGHBOURS)

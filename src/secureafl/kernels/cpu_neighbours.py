@@ -29,25 +29,30 @@ def neighbour_weights(scaled: Float[np.ndarray, "n n"]) -> Float[np.ndarray, " n
 def _camp_weights(
     products: Float[np.ndarray, "n n"], hidden: Float[np.ndarray, " n"]
 ) -> Float[np.ndarray, " n"]:
-    for _ in range(neighbours.TURNS - 1):
-        hidden = _common_difference(products, hidden)[1]
-    differences, clients, certainty = _common_difference(products, hidden)
-    if certainty == 0:
-        return np.ones(len(products))
-    apart, smaller = _split(differences)
+    camp, loss = np.zeros(len(products), bool), 1.0
+    _, hidden, _ = _common_difference(products, hidden, camp)
+    differences = clients = hidden
+    for limits in (
+        (neighbours.APART, neighbours.QUITE_APART),
+        (neighbours.FAR, neighbours.VERY_FAR),
+    ):
+        differences, clients, certainty = _common_difference(products, hidden, camp)
+        apart, camp = _split(differences)
+        loss, hidden = loss * certainty * rise(apart, *limits), clients
+        if loss == 0 or camp.sum() < neighbours.SMALLEST_CAMP:
+            return np.ones(len(products))
     sides = (values - lower_median(values) for values in (differences, clients))
-    if smaller.sum() < neighbours.SMALLEST_CAMP:
-        return np.ones(len(products))
-    loss = rise(apart, neighbours.APART, neighbours.FAR_APART) * certainty
-    return 1 - loss * (smaller & (np.multiply(*sides) > 0))
+    return 1 - loss * (camp & (np.multiply(*sides) > 0))
 
 
 def _common_difference(
-    products: Float[np.ndarray, "n n"], hidden: Float[np.ndarray, " n"]
+    products: Float[np.ndarray, "n n"],
+    hidden: Float[np.ndarray, " n"],
+    excluded: Bool[np.ndarray, " n"],
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"], float]:
     """See `core.neighbours.Difference`."""
     seen = products - np.outer(hidden, hidden)
-    contrast = _contrast(seen)
+    contrast = _contrast(seen, excluded)
     differences = contrast @ products @ contrast.T
     positions, strength = _principal_axis(differences)
     along = products @ (contrast.T @ positions)
@@ -62,9 +67,12 @@ def _common_difference(
     return positions, along / length, float(certainty)
 
 
-def _contrast(seen: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]:
+def _contrast(
+    seen: Float[np.ndarray, "n n"], excluded: Bool[np.ndarray, " n"]
+) -> Float[np.ndarray, "n n"]:
     near = np.maximum(cosines(seen, NOTHING) - neighbours.NEAR, 0)
     np.fill_diagonal(near, 0)
+    near[:, excluded] = 0
     total = near.sum(axis=1)
     share = total / (total + neighbours.FEW_NEIGHBOURS)
     return (np.eye(len(seen)) - near / np.maximum(total, TINY)[:, None]) * share[:, None]
