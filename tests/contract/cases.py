@@ -12,6 +12,7 @@ from secureafl.defenses import (
     FedBuff,
     Kardam,
     SecureAfl,
+    TrustClipping,
     WeightedCtma,
     ZenoPp,
 )
@@ -35,6 +36,7 @@ _ALL_CASES = {
     "constant": FedAsync(weighting="constant"),
     "hinge": FedAsync(weighting="hinge"),
     "kardam_inverse": Kardam(dampening="inverse"),
+    "neighbours": TrustClipping(neighbours=True),
     "weighted_ctma_median": WeightedCtma(centre="median"),
     "zeno_pp_score": ZenoPp(form="score"),
 }

@@ -27,38 +27,27 @@ def histories(clients, size):
     return rows
 
 
-@pytest.mark.parametrize("clients", CLIENTS)
-@pytest.mark.parametrize("share_known", [0.0, 0.6, 1.0])
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_weights_are_the_plain_ones(request, device, clients, share_known):
-    fast = cpu_peers if device == "cpu" else request.getfixturevalue("gpu")
-    rows, known = histories(clients + 3, 300), torch.rand(clients + 3) < share_known
-    given = rows, torch.randperm(clients + 3)[:clients], known, torch.tensor(True)
-    expected = reference.peer_weights(*given)
-    found = fast.peer_weights(*(tensor.to(device) for tensor in given))
-    torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=1e-4)
-
-
-@pytest.mark.parametrize("clients", CLIENTS)
-@pytest.mark.parametrize("share_known", [0.0, 0.6, 1.0])
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_weights_with_neighbours_are_the_plain_ones(request, device, clients, share_known):
-    fast = cpu_peers if device == "cpu" else request.getfixturevalue("gpu")
-    rows, known = colluding(clients + 3, 300), torch.rand(clients + 3) < share_known
-    given = rows, torch.randperm(clients + 3)[:clients], known, torch.tensor(True)
-    expected = reference.peer_weights(*given, neighbours=True)
-    found = fast.peer_weights(*(tensor.to(device) for tensor in given), neighbours=True)
-    torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=1e-4)
-    if share_known == 1.0 and clients >= 31:
-        assert (expected < reference.peer_weights(*given)).any(), "neighbours say something here"
-
-
 def colluding(clients, size):
     """Clients of eight kinds, of whom a quarter adds the same to what its kind sends."""
     torch.manual_seed(clients)
     rows = torch.randn(8, size)[torch.arange(clients) % 8] + 0.2 * torch.randn(clients, size)
     rows[torch.arange(clients) % 4 == torch.arange(clients) // 8 % 4] += torch.randn(size)
     return rows
+
+
+@pytest.mark.parametrize("clients", CLIENTS)
+@pytest.mark.parametrize("share_known", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize(("crowd", "neighbours"), [(histories, False), (colluding, True)])
+def test_weights_are_the_plain_ones(request, device, clients, share_known, crowd, neighbours):
+    fast = cpu_peers if device == "cpu" else request.getfixturevalue("gpu")
+    rows, known = crowd(clients + 3, 300), torch.rand(clients + 3) < share_known
+    given = rows, torch.randperm(clients + 3)[:clients], known, torch.tensor(True)
+    expected = reference.peer_weights(*given, neighbours)
+    found = fast.peer_weights(*(tensor.to(device) for tensor in given), neighbours)
+    torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=1e-4)
+    if neighbours and share_known == 1.0 and clients >= 31:
+        assert (expected < reference.peer_weights(*given)).any(), "neighbours say something here"
 
 
 def test_where_it_is_not_due_nothing_is_read(gpu):

@@ -84,13 +84,12 @@ def _camp_weights(
     again. Where a camp was found its members are nobody's neighbours any more: an honest client
     differs from malicious neighbours too.
     """
-    first = _common_difference(products, hidden, known, torch.zeros_like(known))
-    found = _common_difference(products, first.clients, known, torch.zeros_like(known))
-    apart, camp = split(found.differences, known)
-    loss = found.certainty * (camp.sum() >= SMALLEST_CAMP) * rise(apart, APART, QUITE_APART)
-    found = _common_difference(products, found.clients, known, camp)
-    apart, camp = split(found.differences, known)
-    loss = loss * found.certainty * (camp.sum() >= SMALLEST_CAMP) * rise(apart, FAR, VERY_FAR)
+    camp, loss = torch.zeros_like(known), torch.ones_like(products[0, 0])
+    found = _common_difference(products, hidden, known, camp)
+    for limits in ((APART, QUITE_APART), (FAR, VERY_FAR)):
+        found = _common_difference(products, found.clients, known, camp)
+        apart, camp = split(found.differences, known)
+        loss = loss * found.certainty * (camp.sum() >= SMALLEST_CAMP) * rise(apart, *limits)
     # Who differs because its neighbours moved away from it is in no camp of its own.
     sides = (_from_median(values, known) for values in (found.differences, found.clients))
     return 1 - loss * (camp & (torch.mul(*sides) > 0))
@@ -171,8 +170,8 @@ def split(
     below, total = spread.cumsum(dim=0), spread.square().sum()
     between = below.square() * count / (number * (count - number)).clamp(min=1)
     between = torch.where(number < count, between, 0)
-    best = between.argmax()
-    lower = torch.zeros_like(known).index_copy(0, order.indices, number <= number[best]) & known
+    best, place = between.max(dim=0)
+    lower = torch.zeros_like(known).index_copy(0, order.indices, number <= place + 1) & known
     size = lower.sum()
     smaller = torch.where(2 * size < count, lower, ~lower & known) & (2 * size != count)
-    return between[best] / total.clamp(min=TINY), smaller
+    return best / total.clamp(min=TINY), smaller

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -31,3 +32,11 @@ def lower_median(values: Float[np.ndarray, " n"]) -> float:
     if len(values) <= _FEW:
         return sorted(values.tolist())[middle] if len(values) else math.inf
     return np.partition(values, middle).item(middle)
+
+
+@functools.lru_cache(maxsize=16)
+def diagonal(size: int, value: float) -> Float[np.ndarray, "n n"]:
+    """The identity times a value: read only."""
+    made = value * np.eye(size)
+    made.flags.writeable = False
+    return made

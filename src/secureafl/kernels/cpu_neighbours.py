@@ -8,7 +8,7 @@ import numpy as np
 
 from secureafl.core import neighbours
 from secureafl.core.peers import NOTHING
-from secureafl.kernels.cpu_arrays import cosines, lower_median, rise
+from secureafl.kernels.cpu_arrays import cosines, diagonal, lower_median, rise
 from secureafl.linalg.rows import TINY
 
 if TYPE_CHECKING:
@@ -30,15 +30,14 @@ def _camp_weights(
     products: Float[np.ndarray, "n n"], hidden: Float[np.ndarray, " n"]
 ) -> Float[np.ndarray, " n"]:
     camp, loss = np.zeros(len(products), bool), 1.0
-    _, hidden, _ = _common_difference(products, hidden, camp)
-    differences = clients = hidden
+    differences, clients, _ = _common_difference(products, hidden, camp)
     for limits in (
         (neighbours.APART, neighbours.QUITE_APART),
         (neighbours.FAR, neighbours.VERY_FAR),
     ):
-        differences, clients, certainty = _common_difference(products, hidden, camp)
+        differences, clients, certainty = _common_difference(products, clients, camp)
         apart, camp = _split(differences)
-        loss, hidden = loss * certainty * rise(apart, *limits), clients
+        loss = loss * certainty * rise(apart, *limits)
         if loss == 0 or camp.sum() < neighbours.SMALLEST_CAMP:
             return np.ones(len(products))
     sides = (values - lower_median(values) for values in (differences, clients))
@@ -75,7 +74,7 @@ def _contrast(
     near[:, excluded] = 0
     total = near.sum(axis=1)
     share = total / (total + neighbours.FEW_NEIGHBOURS)
-    return (np.eye(len(seen)) - near / np.maximum(total, TINY)[:, None]) * share[:, None]
+    return (diagonal(len(seen), 1.0) - near / np.maximum(total, TINY)[:, None]) * share[:, None]
 
 
 def _principal_axis(products: Float[np.ndarray, "n n"]) -> tuple[Float[np.ndarray, " n"], float]:

@@ -5,14 +5,13 @@ Of a few dozen clients plain torch spends most of the time on starting its many 
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from secureafl.core import peers
-from secureafl.kernels.cpu_arrays import cosines, lower_median, rise
+from secureafl.kernels.cpu_arrays import cosines, diagonal, lower_median, rise
 from secureafl.kernels.cpu_neighbours import neighbour_weights
 from secureafl.linalg.rows import TINY
 
@@ -94,7 +93,7 @@ def _confirmed(directions: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]
 
 def _whitened(products: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]:
     ridge = peers.WHITENING_RIDGE
-    return _diagonal(len(products), 1.0) - ridge * _inverse(products, ridge)
+    return diagonal(len(products), 1.0) - ridge * _inverse(products, ridge)
 
 
 def _group_sizes(
@@ -109,16 +108,8 @@ def _group_sizes(
 
 
 def _inverse(matrix: Float[np.ndarray, "n n"], ridge: float) -> Float[np.ndarray, "n n"]:
-    matrix = matrix + _diagonal(len(matrix), ridge)
+    matrix = matrix + diagonal(len(matrix), ridge)
     if len(matrix) <= _ONE_THREAD:
         return np.linalg.inv(matrix)
     # With NumPy the bits of larger ones would depend on threads that no setting of ours controls.
     return torch.linalg.inv(torch.from_numpy(matrix)).numpy()
-
-
-@functools.lru_cache(maxsize=16)
-def _diagonal(size: int, value: float) -> Float[np.ndarray, "n n"]:
-    """The identity times a value: read only."""
-    made = value * np.eye(size)
-    made.flags.writeable = False
-    return made

@@ -67,6 +67,8 @@ def _of_resnet(
         return resnet_gradient(
             resnet, weights, inputs, lambda found: task.loss(rest(found), labels), mixed
         )
+    except torch.OutOfMemoryError:
+        raise  # and autograd would have no more
     except Exception as error:  # of Triton's compiler, which differs from version to version
         _refused.append(error)
         message = f"the faster gradient of ResNet-20 does not compile here, autograd it is: {error}"
