@@ -73,7 +73,8 @@ def test_errors_of_a_usual_batch_are_small(mixed):
     model, weights, inputs, labels = case(*USUAL)
     expected = by_autograd(model, weights.double(), inputs.double(), labels)
     gradient, moved = error(by_kernels(model, weights, inputs, labels, mixed), expected)
-    assert gradient < (0.1 if mixed else 0.01)
+    # Factors of products in float32 are rounded to TF32's ten bits, as in torch's convolutions.
+    assert gradient < (0.1 if mixed else 0.03)
     assert moved < (0.01 if mixed else 0.001)
 
 
