@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import secureafl
 from secureafl.cli.app import main
 
 TESTS = Path(__file__).parent
+SOURCE = secureafl.__path__[0].removesuffix("secureafl")  # what is tested here, installed or not
 
 TINY = """
 rounds = 40
@@ -41,7 +43,8 @@ class Cli:
     def __init__(self, folder: Path) -> None:
         (folder / "tiny.toml").write_text(TINY)
         self.folder = folder
-        self.environment = {**os.environ, "PYTHONPATH": str(TESTS), "COLUMNS": "200"}
+        places = os.pathsep.join([str(TESTS), SOURCE])
+        self.environment = {**os.environ, "PYTHONPATH": places, "COLUMNS": "200"}
 
     def start(self, *words: object, **options: Any) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "secureafl", *map(str, words)]
@@ -77,16 +80,12 @@ class Cli:
                 return ended.code, out.getvalue(), err.getvalue()
         return 0, out.getvalue(), err.getvalue()
 
-    def refused(self, *words: object, apart: bool = False) -> str:
+    def refused(self, *words: object) -> str:
         """Run a command that must fail, and return its one line of explanation.
 
-        In this process, unless it is to run apart: starting one, with torch, takes seconds.
+        In this process: starting one, with torch, takes seconds.
         """
-        if apart:
-            done = self(*words)
-            code, out, err = done.returncode, done.stdout, done.stderr
-        else:
-            code, out, err = self.run_here(*map(str, words))
+        code, out, err = self.run_here(*map(str, words))
         assert code != 0, out
         lines = err.strip().splitlines()
         assert len(lines) == 1, err

@@ -116,7 +116,7 @@ def test_existing_folder_is_refused_and_left_alone(cli):
 
 
 def test_second_run_into_the_same_folder_is_refused(cli):
-    assert cli("run", "tiny.toml", "--out", "out", "--quiet").returncode == 0
+    assert cli.run_here("run", "tiny.toml", "--out", "out", "--quiet") == (0, "", "")
     before = {path.name: path.read_bytes() for path in (cli.folder / "out").iterdir()}
     assert "already there" in cli.refused("run", "tiny.toml", "--out", "out")
     assert {path.name: path.read_bytes() for path in (cli.folder / "out").iterdir()} == before

@@ -1,4 +1,5 @@
 import json
+import re
 import tomllib
 
 import pytest
@@ -28,9 +29,14 @@ def test_run_leaves_a_whole_folder_and_prints_a_table(cli):
     assert sum(json.loads(line)["event"] == "arrival" for line in events) == 40
 
 
+def run_for_json(cli, *words):
+    code, out, _ = cli.run_here("run", "tiny.toml", *words, "--json")
+    assert code == 0
+    return json.loads(out)
+
+
 def test_json_prints_the_result_alone(cli):
-    done = cli("run", "tiny.toml", "--json", "--out", "out")
-    result = json.loads(done.stdout)
+    result = run_for_json(cli, "--out", "out")
     stored = json.loads((cli.folder / "out" / "result.json").read_text())
     assert result == {**stored, "folder": "out"}
     assert set(result["metrics"]["ter"]) == {"last", "late_mean", "late_std"}
@@ -39,14 +45,13 @@ def test_json_prints_the_result_alone(cli):
 
 
 def test_quiet_says_nothing(cli):
-    done = cli("run", "tiny.toml", "--quiet")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert cli.run_here("run", "tiny.toml", "--quiet") == (0, "", "")
 
 
 def test_options_override_the_file(cli):
-    words = ("--defense", "async_sgd", "--attack", "gaussian", "--rounds", 7, "--clients", 4)
-    more = ("--seed", 3, "--set", "attack.std=2", "--set", "training.batch_size=2")
-    assert cli("run", "tiny.toml", *words, *more, "--quiet", "--out", "out").returncode == 0
+    words = ("--defense", "async_sgd", "--attack", "gaussian", "--rounds", "7", "--clients", "4")
+    more = ("--seed", "3", "--set", "attack.std=2", "--set", "training.batch_size=2")
+    assert cli.run_here("run", "tiny.toml", *words, *more, "--quiet", "--out", "out")[0] == 0
     written = tomllib.loads((cli.folder / "out" / "experiment.toml").read_text())
     assert (written["rounds"], written["clients"], written["seed"]) == (7, 4, 3)
     assert written["defense"] == {"kind": "async_sgd"}
@@ -54,20 +59,24 @@ def test_options_override_the_file(cli):
     assert written["training"]["batch_size"] == 2
 
 
-@pytest.mark.slow
 def test_default_folders_never_collide(cli):
     for _ in range(2):
-        assert cli("run", "tiny.toml", "--rounds", 3, "--quiet").returncode == 0
+        assert cli.run_here("run", "tiny.toml", "--rounds", "3", "--quiet") == (0, "", "")
     names = sorted(path.name for path in (cli.folder / "runs").iterdir())
     assert names == [
         f"reference.tiny_task.TinyTask-trust_clipping-none-seed0{end}" for end in ("", "-2")
     ]
 
 
-def test_same_seed_gives_the_same_bits_and_another_seed_others(cli):
-    for name, seed in (("a", 5), ("b", 5), ("c", 6)):
-        words = ("--seed", seed, "--attack", "gaussian", "--quiet", "--out", name)
-        assert cli("run", "tiny.toml", *words).returncode == 0
+def test_same_seed_gives_the_same_bits_in_any_process_and_another_seed_others(cli):
+    words = ("run", "tiny.toml", "--attack", "gaussian", "--quiet", "--seed")
+    cli.environment["PYTHONPROFILEIMPORTTIME"] = "1"
+    apart = cli(*words, 5, "--out", "a")
+    assert apart.returncode == 0
+    # Parts of torch's compiler, which a small model's run does not need: two seconds.
+    assert not re.search(r"\| +(torch\._dynamo|sympy)$", apart.stderr, re.MULTILINE)
+    for name, seed in (("b", "5"), ("c", "6")):
+        assert cli.run_here(*words, seed, "--out", name) == (0, "", "")
     for file in ("model.safetensors", "events.jsonl"):
         a, b, c = ((cli.folder / name / file).read_bytes() for name in "abc")
         assert a == b
@@ -75,10 +84,10 @@ def test_same_seed_gives_the_same_bits_and_another_seed_others(cli):
 
 
 def test_resuming_a_finished_run_shows_its_result(cli):
-    cli("run", "tiny.toml", "--quiet", "--out", "out")
-    done = cli("resume", "out", "--json")
-    assert done.returncode == 0
-    assert json.loads(done.stdout)["rounds"] == 40
+    assert cli.run_here("run", "tiny.toml", "--quiet", "--out", "out")[0] == 0
+    code, out, _ = cli.run_here("resume", "out", "--json")
+    assert code == 0
+    assert json.loads(out)["rounds"] == 40
 
 
 def test_finished_run_says_so(cli, make_run):
@@ -146,9 +155,9 @@ def test_list_names_what_there_is(what, name):
 
 
 def test_verbose_list_tells_needs_settings_and_citation(cli):
-    done = cli("list", "defenses", "--verbose")
-    assert done.returncode == 0, done.stderr
-    block = done.stdout[done.stdout.index("basgd") : done.stdout.index("catalyst")]
+    code, out, _ = cli.run_here("list", "defenses", "--verbose")
+    assert code == 0
+    block = out[out.index("basgd") : out.index("catalyst")]
     words = " ".join(block.split())
     assert "needs the number of malicious clients, buffering" in words
     assert "settings malicious_share = 0.2 num_buffers = 0 rule = 'median'" in words
@@ -156,9 +165,9 @@ def test_verbose_list_tells_needs_settings_and_citation(cli):
 
 
 def test_verbose_list_tells_what_an_attack_knows_and_its_presets(cli):
-    done = cli("list", "attacks", "--verbose")
-    assert done.returncode == 0, done.stderr
-    words = " ".join(done.stdout[done.stdout.index("scaling  ") :].split())
+    code, out, _ = cli.run_here("list", "attacks", "--verbose")
+    assert code == 0
+    words = " ".join(out[out.index("scaling  ") :].split())
     assert "knows its own client's data and model backdoor yes settings target_class = 0" in words
     assert "presets @paper: the settings above @stealth: factor = 1.0" in words
     assert 'from Bagdasaryan, Veit, Hua, Estrin, Shmatikov, "How to backdoor' in words
@@ -177,11 +186,9 @@ def test_preset_names_the_folder_the_result_and_the_table(cli):
     assert "scaling@stealth" in page
 
 
-@pytest.mark.slow
 def test_only_poisoned_uploads_count_as_malicious(cli):
     words = ("--attack", "gaussian", "--set", "malicious=3", "--set", "attack_from=20")
-    result = json.loads(cli("run", "tiny.toml", *words, "--json").stdout)
-    everybody = json.loads(cli("run", "tiny.toml", *words[:4], "--json").stdout)
+    result, everybody = run_for_json(cli, *words), run_for_json(cli, *words[:4])
     received = [r["uploads"]["malicious"]["received"] for r in (result, everybody)]
     assert 0 < received[0] < received[1]
     assert len(result["malicious_clients"]) == 3
@@ -190,7 +197,7 @@ def test_only_poisoned_uploads_count_as_malicious(cli):
 
 def test_uploads_and_steps_are_both_in_the_result(cli):
     words = ("--defense", "fed_buff", "--set", "defense.buffer_size=7")
-    result = json.loads(cli("run", "tiny.toml", *words, "--json").stdout)
+    result = run_for_json(cli, *words)
     assert result["rounds"] == result["uploads"]["honest"]["received"] == 40
     assert result["steps"] == 5
 
@@ -199,8 +206,9 @@ def test_uploads_and_steps_are_both_in_the_result(cli):
     "command", ["run", "resume", "compare", "report", "table", "dashboard", "list"]
 )
 def test_help_shows_an_example(cli, command):
-    done = cli(command, "--help")
-    assert f"Example: secureafl {command}" in done.stdout
+    code, out, _ = cli.run_here(command, "--help")
+    assert code == 0
+    assert f"Example: secureafl {command}" in out
 
 
 def test_help_starts_without_torch(cli):

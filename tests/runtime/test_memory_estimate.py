@@ -15,6 +15,13 @@ from secureafl.runtime.memory import estimate_memory
 from secureafl.simulation.simulator import Simulation
 
 
+@pytest.fixture(params=[0, 10**6], ids=["without_values", "for_real"])
+def _both_ways(request, monkeypatch):
+    """States of any size are made without their values, or for real."""
+    monkeypatch.setattr(memory, "_LITTLE", request.param)
+
+
+@pytest.mark.usefixtures("_both_ways")
 @pytest.mark.parametrize("kind", DEFENSES)
 def test_estimate_of_what_a_defence_remembers_is_what_it_takes(kind):
     defense, size = DEFENSES[kind](), 1000
@@ -63,6 +70,7 @@ def test_sizes_are_told_for_people():
     ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("_both_ways")
 def test_estimate_leaves_the_callers_random_numbers_alone():
     """Of what `trust_clipping` draws for an estimate nothing is kept."""
     before = torch.get_rng_state()

@@ -42,9 +42,16 @@ def test_another_seed_gives_another_run():
     assert list(simulate(tiny())) != list(simulate(tiny(seed=1)))
 
 
+SOME = (1, 5, 8, 11)
+ALL_OTHERS = tuple(set(range(ROUNDS)) - set(SOME))
+
+
 @every_pair()
 @for_every_arrival_model
-def test_run_restored_at_any_round_equals_the_uninterrupted_one(defense, arrivals, attack):
+@pytest.mark.parametrize(
+    "rounds", [SOME, pytest.param(ALL_OTHERS, marks=pytest.mark.slow)], ids=["some", "all_others"]
+)
+def test_run_restored_at_any_round_equals_the_uninterrupted_one(defense, arrivals, attack, rounds):
     made = tiny(defense=defense, arrivals=arrivals, attack=attack)
     whole = Simulation(made)
     events, left, snapshots = [], [], []
@@ -52,7 +59,7 @@ def test_run_restored_at_any_round_equals_the_uninterrupted_one(defense, arrival
         snapshots.append({k: v.copy() for k, v in whole.snapshot().items()})
         left.append(len(events))
         events += whole.advance()
-    for now in range(ROUNDS):
+    for now in rounds:
         other = Simulation(made)
         other.restore(snapshots[now])
         assert other.round == now

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from secureafl.core.protocols import Defense, ServerOptimizer
 
 _WORKING = 6  # vectors of the model's size: weights, gradient, update, step, and room to compute
+_LITTLE = 1 << 18  # numbers, a vector for each client: so small a state may be made for real
 
 
 class MemoryEstimate(NamedTuple):
@@ -46,13 +47,15 @@ def estimate_memory(
     """Estimate what a run takes besides its data.
 
     Args:
-        defense: The rule, whose state is made without its values.
+        defense: The rule, whose state is made without its values unless it is small.
         clients: Their number.
         size: Length of the model's flat vector.
         versions: The model that each upload answers to, in the order of the uploads.
         optimizer: The server's, if it has one; its state is made likewise.
     """
-    vector, weights = 4 * size, torch.empty(size, device="meta")
+    # The first tensor without values costs a second, in which torch loads parts of its compiler.
+    device = "cpu" if clients * size <= _LITTLE else "meta"
+    vector, weights = 4 * size, torch.zeros(size, device=device)
     server = _state_bytes(lambda: defense.init(clients, weights), vector)
     moments = _state_bytes(lambda: optimizer.init(weights), vector) if optimizer else 0
     return MemoryEstimate(server, moments + vector * (_most_lent(versions) + _WORKING))

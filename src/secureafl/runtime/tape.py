@@ -98,6 +98,11 @@ class _Recorder(TorchDispatchMode):
         super().__init__()
         self.calls: list[_Call] = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # To keep torch's compiler away, torch would load it first: nearly two seconds.
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

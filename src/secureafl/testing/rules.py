@@ -57,9 +57,10 @@ def form_of(state: Any, where: str, name: str = "state") -> dict[str, tuple[Any,
     """Shape, dtype and device of every tensor of a state, by name; raises if it is no state."""
     if isinstance(state, Tensor):
         return {name: (tuple(state.shape), state.dtype, state.device.type)}
-    named = "the state" if name == "state" else name
-    kind = "None" if state is None else f"{state!r}, of type {type(state).__name__}"
-    demand(isinstance(state, tuple), where, f"{named} is {kind}", _TYPES)
+    if not isinstance(state, tuple):  # to spell out a state that is one takes longer than a step
+        named = "the state" if name == "state" else name
+        kind = "None" if state is None else f"{state!r}, of type {type(state).__name__}"
+        raise ContractError(f"{where}: {named} is {kind}; {_TYPES}")
     fields = getattr(state, "_fields", range(len(state)))
     forms: dict[str, tuple[Any, ...]] = {}
     for field, part in zip(fields, state, strict=True):
