@@ -18,10 +18,11 @@ def honest(clients=50, kinds=KINDS, noise=0.06, seed=0):
     return sources[np.arange(clients) % kinds] + noise * rng.normal(size=(clients, 15)) @ directions
 
 
-def weights(histories, known=None):
+def weights(histories, known=None, trust=None):
     rows = torch.from_numpy(histories)
     known = torch.ones(len(rows), dtype=torch.bool) if known is None else known
-    return neighbour_weights(rows @ rows.T, known).numpy()
+    trust = np.ones(len(rows)) if trust is None else trust
+    return neighbour_weights(rows @ rows.T, known, torch.from_numpy(trust)).numpy()
 
 
 def aim(seed=9):
@@ -108,7 +109,9 @@ def test_what_is_the_same_or_nothing_is_finite(histories):
 def test_weights_are_those_of_whole_vectors(malicious, seed):
     histories = honest(seed=seed)
     histories[:malicious] += 0.9 * aim()
-    np.testing.assert_allclose(weights(histories), oracle.neighbour_weights(histories), atol=1e-3)
+    trust = np.random.default_rng(seed).uniform(0.2, 1, size=len(histories))
+    expected = oracle.neighbour_weights(histories, trust)
+    np.testing.assert_allclose(weights(histories, trust=trust), expected, atol=1e-3)
 
 
 def test_axis_of_vectors_is_the_longest():
