@@ -66,6 +66,30 @@ def test_large_natural_camps_keep_their_weight():
     assert (weights(honest() + apart[:, None] * aim()) == 1).all()
 
 
+@pytest.mark.parametrize("kind", range(KINDS))
+def test_a_kind_that_lost_its_trust_by_mistake_is_no_camp(kind):
+    """It is compared with the next kind then, from which all of it differs in one direction."""
+    sources = honest()
+    sources[np.arange(50) % KINDS == kind] += 0.8 * (sources[(kind + 1) % KINDS] - sources[kind])
+    trust = (np.arange(50) % KINDS != kind).astype(float)
+    assert (weights(sources, trust=trust) == 1).all()
+
+
+@pytest.mark.parametrize(("kinds", "of_five"), [(5, 4), (6, 3), (4, 4)])
+@pytest.mark.parametrize("share", [0.6, 1.0])
+def test_where_malicious_clients_are_most_of_a_kind_its_honest_ones_are_not_blamed(
+    kinds, of_five, share
+):
+    """Those are then unlike their neighbours; once the others are known, these stay known."""
+    histories, number = honest(), np.arange(50)
+    malicious = (number % KINDS < kinds) & (number < KINDS * of_five)
+    histories[malicious] += share * aim()
+    assert (weights(histories)[~malicious] == 1).all()
+    held = weights(histories, trust=1.0 - malicious)
+    assert (held[malicious] < 0.1).all()
+    assert (held[~malicious] == 1).all()
+
+
 def test_honest_neighbours_of_colluders_are_not_taken_for_them():
     """Two malicious clients for every three honest ones of four kinds of ten."""
     histories = honest()

@@ -35,7 +35,8 @@ def camp_weights(shown, hidden, trust):
         # The first direction only says where to look from.
         apart, camp = best_split(places) if turn else (0.0, set())
     usual = [k for k in everybody - camp if trust[k] >= 0.5 and differences[k].any()]
-    members = membership(places, camp, usual, differences)
+    trusted = [k for k in everybody if trust[k] >= 0.5]
+    members = membership(places, shown @ hidden, camp, usual, trusted, differences)
     loss = float(len(shown) >= 20 and 3 <= sum(members) < len(shown) / 2)
     loss *= rise((places**2).sum() / (differences**2).sum(), 0.35, 0.45)
     loss *= rise((places**2).sum() / (shown**2).sum(), 0.02, 0.03)
@@ -48,16 +49,17 @@ def camp_weights(shown, hidden, trust):
     return [1 - loss * member for member in members]
 
 
-def membership(places, camp, usual, differences):
+def membership(places, clients, camp, usual, trusted, differences):
     """By the distance from the median: in deviations of usual clients, and in the camp's mean."""
     middle = lower_median([places[k] for k in usual])
+    centre = lower_median([clients[k] for k in trusted])
     deviation = 1.4826 * lower_median([abs(places[k] - middle) for k in usual])
     mean = np.mean([places[k] - middle for k in camp]) if camp else 0.0
     found = []
-    for place, own in zip(places, differences, strict=True):
-        out = (place - middle) * np.sign(mean)
-        member = rise(out / deviation, 3, 5) * (rise(out / abs(mean), 0.25, 0.5) if mean else 0)
-        found.append(member if own.any() else 0.0)
+    for place, client, own in zip(places, clients, differences, strict=True):
+        far, out = (place - middle) * np.sign(mean), (client - centre) * np.sign(mean)
+        member = rise(min(far, out) / abs(mean), 0.25, 0.5) if mean else 0.0
+        found.append(member * rise(far / deviation, 3, 5) if own.any() else 0.0)
     return found
 
 

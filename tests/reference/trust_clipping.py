@@ -126,9 +126,7 @@ class TrustClippingServer:
         self._remember(seen, away, distance)
         if self.arrivals % max(1, self.num_clients // 2) == 0:
             for client, weight in self._trust().items():
-                before = self.trust.get(client, 1.0)
-                news = 0.02 if weight > before and before < 0.5 else 0.25
-                self.trust[client] = before + news * (weight - before)
+                self.trust[client] = 0.75 * self.trust.get(client, 1.0) + 0.25 * weight
         self.arrivals += 1
         trust = self.trust.get(seen.client, 1.0)
         pace = self._spend(seen.client)

@@ -48,8 +48,10 @@ ALIKE, DIVERSE = 0.2, 0.35
 # there are two kinds of clients only, and the direction leads from one to the other, all are alike.
 FEW_KINDS, MANY_KINDS = 2.5, 3.5
 HIDDEN, VISIBLE = 0.12, 0.2
-# Who is a member, in part from the first number on: by the distance from the median client, in
-# standard deviations of those who are no members, and in mean distances of the camp.
+# Who is a member, in part from the first number on: by how much more than the median client it
+# differs from its neighbours, in standard deviations of those who are no members; and by that, and
+# by where it is itself, in the camp's mean. Who differs because its neighbours are malicious is
+# where others are.
 USUAL, UNUSUAL = 3.0, 5.0
 NEARER, HALFWAY = 0.25, 0.5
 DEVIATION = 1.4826  # of a Gaussian, in medians of the absolute deviation
@@ -65,7 +67,7 @@ class Axis(NamedTuple):
 class Difference(NamedTuple):
     """The direction in which clients differ most from their neighbours."""
 
-    differences: Float[Tensor, " n"]  # positions of what neighbours leave, scaled to length 1
+    differences: Float[Tensor, " n"]  # positions of what neighbours leave
     clients: Float[Tensor, " n"]  # positions of the clients themselves
     common: Float[Tensor, ""]  # share of all differences that lies in it
     size: Float[Tensor, ""]  # what lies in it, as a share of all that is sent
@@ -110,7 +112,7 @@ def _camp_weights(
     _, camp = split(found.differences, known)
     found = _common_difference(products, hidden, known, voice * ~camp)
     apart, camp = split(found.differences, known)
-    members = _members(found.differences, camp, known & (voice >= TRUSTED))
+    members = _members(found, camp, known & (voice >= TRUSTED))
     size, count = members.sum(), known.sum()
     seen = products - torch.outer(hidden, hidden)
     diversity = _variance(seen, members) / _variance(seen, known.to(seen.dtype)).clamp(min=NOTHING)
@@ -142,7 +144,7 @@ def _common_difference(
     length = (positions @ contrast @ along).clamp(min=NOTHING).sqrt()
     common = strength / differences.trace().clamp(min=NOTHING)
     size = strength / products.trace().clamp(min=NOTHING)
-    return Difference(positions, along / length, common, size)
+    return Difference(positions * strength.sqrt(), along / length, common, size)
 
 
 def _contrast(
@@ -157,18 +159,21 @@ def _contrast(
 
 
 def _members(
-    differences: Float[Tensor, " n"], camp: Bool[Tensor, " n"], trusted: Bool[Tensor, " n"]
+    found: Difference, camp: Bool[Tensor, " n"], trusted: Bool[Tensor, " n"]
 ) -> Float[Tensor, " n"]:
     """How far each client is a member of the camp, from 0 to 1."""
-    judged = differences != 0  # who has no neighbours differs from nobody
+    judged = found.differences != 0  # who has no neighbours differs from nobody
     usual = trusted & ~camp & judged
-    any_usual = usual.any()
-    away = differences - torch.where(any_usual, lower_median(differences, usual), 0)
-    deviation = torch.where(any_usual, DEVIATION * lower_median(away.abs(), usual), torch.inf)
+    away = _from_median(found.differences, usual)
+    deviation = DEVIATION * lower_median(away.abs(), usual)  # infinite if nobody is usual
     mean = (away * camp).sum() / camp.sum().clamp(min=1)
-    away, mean = away * mean.sign(), mean.abs()
-    by_deviation = rise(away / deviation.clamp(min=TINY), USUAL, UNUSUAL)
-    return judged * by_deviation * rise(away / mean.clamp(min=TINY), NEARER, HALFWAY)
+    out = torch.minimum(away * mean.sign(), _from_median(found.clients, trusted) * mean.sign())
+    by_deviation = rise(away * mean.sign() / deviation.clamp(min=TINY), USUAL, UNUSUAL)
+    return judged * by_deviation * rise(out / mean.abs().clamp(min=TINY), NEARER, HALFWAY)
+
+
+def _from_median(values: Float[Tensor, " n"], marked: Bool[Tensor, " n"]) -> Float[Tensor, " n"]:
+    return values - torch.where(marked.any(), lower_median(values, marked), 0)
 
 
 def _variance(products: Float[Tensor, "n n"], weights: Float[Tensor, " n"]) -> Float[Tensor, ""]:

@@ -198,7 +198,8 @@ def judge_clients(
     values = trust.numpy()
     before = values[judged]
     forgiven = (found > before) & (before < clipping.COUNTED)
-    values[judged] += np.where(forgiven, clipping.FORGIVING, clipping.NEWS) * (found - before)
+    forgiving = clipping.FORGIVING if neighbours else clipping.NEWS
+    values[judged] += np.where(forgiven, forgiving, clipping.NEWS) * (found - before)
 
 
 def _curvature_weights(columns: _Columns, momentum: float) -> Float[np.ndarray, " n"]:

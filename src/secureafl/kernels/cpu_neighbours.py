@@ -40,7 +40,7 @@ def _camp_weights(
     _, camp = _split(found.differences)
     found = _common_difference(products, hidden, voice * ~camp)
     apart, camp = _split(found.differences)
-    members = _members(found.differences, camp, voice >= neighbours.TRUSTED)
+    members = _members(found, camp, voice >= neighbours.TRUSTED)
     seen = products - np.outer(hidden, hidden)
     diversity = _variance(seen, members) / max(_variance(seen, np.ones(len(seen))), NOTHING)
     kinds = seen.trace() ** 2 / max((seen**2).sum(), NOTHING)
@@ -77,7 +77,7 @@ def _common_difference(
     along = products @ (contrast.T @ positions)
     length = np.sqrt(max(positions @ contrast @ along, NOTHING))
     common, size = (strength / max(matrix.trace(), NOTHING) for matrix in (differences, products))
-    return _Difference(positions, along / length, common, size)
+    return _Difference(positions * np.sqrt(strength), along / length, common, size)
 
 
 def _contrast(
@@ -91,21 +91,20 @@ def _contrast(
 
 
 def _members(
-    differences: Float[np.ndarray, " n"],
-    camp: Bool[np.ndarray, " n"],
-    trusted: Bool[np.ndarray, " n"],
+    found: _Difference, camp: Bool[np.ndarray, " n"], trusted: Bool[np.ndarray, " n"]
 ) -> Float[np.ndarray, " n"]:
-    judged = differences != 0
+    judged = found.differences != 0
     usual = trusted & ~camp & judged
     if not usual.any():
-        return np.zeros(len(differences))
-    away = differences - lower_median(differences[usual])
+        return np.zeros(len(judged))
+    away = found.differences - lower_median(found.differences[usual])
     deviation = max(neighbours.DEVIATION * lower_median(np.abs(away[usual])), TINY)
     mean = (away * camp).sum() / max(camp.sum(), 1)
-    away = away * np.sign(mean)
+    out = found.clients - lower_median(found.clients[trusted])
+    away, out = away * np.sign(mean), out * np.sign(mean)
     by_deviation = rise(away / deviation, neighbours.USUAL, neighbours.UNUSUAL)
-    by_mean = rise(away / max(abs(mean), TINY), neighbours.NEARER, neighbours.HALFWAY)
-    return judged * by_deviation * by_mean
+    shares = np.minimum(away, out) / max(abs(mean), TINY)
+    return judged * by_deviation * rise(shares, neighbours.NEARER, neighbours.HALFWAY)
 
 
 def _variance(products: Float[np.ndarray, "n n"], weights: Float[np.ndarray, " n"]) -> float:

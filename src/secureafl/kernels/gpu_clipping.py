@@ -77,7 +77,9 @@ def judge_clients(
         reference.judge_clients(records, trust, members, due, momentum, neighbours)
         return
     weights, by_peers = both
-    arguments = [records.known, weights, by_peers, members, due, trust, *by_peers.shape]
+    forgiving = clipping.FORGIVING if neighbours else clipping.NEWS
+    arguments = [records.known, weights, by_peers, members, due, trust, forgiving]
+    arguments += by_peers.shape
     _kernel("renew_trust")((1, 1, 1), (ONE_CLIENT, 1, 1), arguments)
 
 
@@ -133,10 +135,7 @@ def _use_reference(records: Records) -> bool:
 _CONSTANTS = (
     *((curvature, key) for key in ("MIN_OBSERVATIONS", "MIN_CURVATURE", "FULL_CURVATURE")),
     *((clipping, key) for key in ("CREDIT", "CUT", "SPARED", "NEWS", "PACE", "SAVED", "RATE")),
-    *(
-        (clipping, key)
-        for key in ("FORGIVING", "SHORTEST", "TOWARDS", "COUNTED", "ROUNDING", "GROWTH")
-    ),
+    *((clipping, key) for key in ("SHORTEST", "TOWARDS", "COUNTED", "ROUNDING", "GROWTH")),
     (server, "LARGEST_NORM"),
 )
 

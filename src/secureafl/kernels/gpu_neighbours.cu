@@ -112,25 +112,29 @@ __device__ Difference common_difference(Matrix products, const flag* known, cons
   const auto trace = [&](Matrix matrix) {
     return fmax(sum_over(CLIENTS, [&](int k) { return matrix[k * CLIENTS + k]; }), NOTHING);
   };
-  for_clients([&](int i) { hidden[i] = along[i] / sqrt(fmax(squared, NOTHING)); });
+  for_clients([&](int i) {
+    hidden[i] = along[i] / sqrt(fmax(squared, NOTHING));
+    differences[i] *= sqrt(strength);
+  });
   return {strength / trace(left), strength / trace(products)};
 }
 
 // How far each client is a member of the camp.
-__device__ void find_members(const double* differences, const flag* camp, const flag* known, const double* voice,
-                             double* members) {
+__device__ void find_members(const double* differences, const double* clients, const flag* camp, const flag* known,
+                             const double* voice, double* members) {
   __shared__ double away[CLIENTS];
-  const auto usual = [&](int i) { return known[i] && voice[i] >= TRUSTED && !camp[i] && differences[i] != 0; };
-  const double middle = lower_median(differences, usual, CLIENTS);
+  const auto trusted = [&](int i) { return known[i] && voice[i] >= TRUSTED; };
+  const auto usual = [&](int i) { return trusted(i) && !camp[i] && differences[i] != 0; };
+  const double middle = lower_median(differences, usual, CLIENTS), place = lower_median(clients, trusted, CLIENTS);
   for_clients([&](int i) { away[i] = fabs(differences[i] - middle); });
   const double deviation = fmax(DEVIATION * lower_median(away, usual, CLIENTS), TINY);
   const double size = sum_over(CLIENTS, [&](int k) { return (double)camp[k]; });
   const double mean =
       sum_over(CLIENTS, [&](int k) { return camp[k] ? differences[k] - middle : 0; }) / fmax(size, 1.0);
+  const int side = mean > 0 ? 1 : mean < 0 ? -1 : 0;
   for_clients([&](int i) {
-    const double out = (differences[i] - middle) * (mean > 0 ? 1 : mean < 0 ? -1 : 0);
-    const double member =
-        rise(out / deviation, USUAL, UNUSUAL) * rise(out / fmax(fabs(mean), TINY), NEARER, HALFWAY);
+    const double far = side * (differences[i] - middle), out = fmin(far, side * (clients[i] - place));
+    const double member = rise(far / deviation, USUAL, UNUSUAL) * rise(out / fmax(fabs(mean), TINY), NEARER, HALFWAY);
     members[i] = differences[i] != 0 && middle < INFINITE ? member : 0;
   });
 }
@@ -183,9 +187,9 @@ extern "C" __global__ void __launch_bounds__(1024)
   for_clients([&](int i) { heard[i] = camp[i] ? 0 : voice[i]; });
   for_clients([&](int i) { share[i] = hidden[i]; });  // what was not seen when the last neighbours were found
   const Difference found = common_difference(products, known, heard, hidden, scratch, differences);
-  for_clients([&](int i) { hidden[i] = share[i]; });
   const double apart = split(differences, known, camp);
-  find_members(differences, camp, known, voice, share);
+  find_members(differences, hidden, camp, known, voice, heard);
+  for_clients([&](int i) { hidden[i] = share[i], share[i] = heard[i]; });
   const double size = sum_over(CLIENTS, [&](int k) { return share[k]; });
   const double count = sum_over(CLIENTS, [&](int k) { return (double)known[k]; });
   const double all = variance(products, hidden, [&](int k) { return (double)known[k]; });
