@@ -18,10 +18,11 @@ def honest(clients=50, kinds=KINDS, noise=0.06, seed=0):
     return sources[np.arange(clients) % kinds] + noise * rng.normal(size=(clients, 15)) @ directions
 
 
-def weights(histories, known=None):
+def weights(histories, known=None, trust=None):
     rows = torch.from_numpy(histories)
     known = torch.ones(len(rows), dtype=torch.bool) if known is None else known
-    return neighbour_weights(rows @ rows.T, known).numpy()
+    trust = np.ones(len(rows)) if trust is None else trust
+    return neighbour_weights(rows @ rows.T, known, torch.from_numpy(trust)).numpy()
 
 
 def aim(seed=9):
@@ -63,6 +64,30 @@ def test_large_natural_camps_keep_their_weight():
     """Vehicles and animals: who is near a client is on its side."""
     apart = np.where(np.arange(50) % KINDS < 4, 1.5, -1.0)
     assert (weights(honest() + apart[:, None] * aim()) == 1).all()
+
+
+@pytest.mark.parametrize("kind", range(KINDS))
+def test_a_kind_that_lost_its_trust_by_mistake_is_no_camp(kind):
+    """It is compared with the next kind then, from which all of it differs in one direction."""
+    sources = honest()
+    sources[np.arange(50) % KINDS == kind] += 0.8 * (sources[(kind + 1) % KINDS] - sources[kind])
+    trust = (np.arange(50) % KINDS != kind).astype(float)
+    assert (weights(sources, trust=trust) == 1).all()
+
+
+@pytest.mark.parametrize(("kinds", "of_five"), [(5, 4), (6, 3), (4, 4)])
+@pytest.mark.parametrize("share", [0.6, 1.0])
+def test_where_malicious_clients_are_most_of_a_kind_its_honest_ones_are_not_blamed(
+    kinds, of_five, share
+):
+    """Those are then unlike their neighbours; once the others are known, these stay known."""
+    histories, number = honest(), np.arange(50)
+    malicious = (number % KINDS < kinds) & (number < KINDS * of_five)
+    histories[malicious] += share * aim()
+    assert (weights(histories)[~malicious] == 1).all()
+    held = weights(histories, trust=1.0 - malicious)
+    assert (held[malicious] < 0.1).all()
+    assert (held[~malicious] == 1).all()
 
 
 def test_honest_neighbours_of_colluders_are_not_taken_for_them():
@@ -108,7 +133,9 @@ def test_what_is_the_same_or_nothing_is_finite(histories):
 def test_weights_are_those_of_whole_vectors(malicious, seed):
     histories = honest(seed=seed)
     histories[:malicious] += 0.9 * aim()
-    np.testing.assert_allclose(weights(histories), oracle.neighbour_weights(histories), atol=1e-3)
+    trust = np.random.default_rng(seed).uniform(0.2, 1, size=len(histories))
+    expected = oracle.neighbour_weights(histories, trust)
+    np.testing.assert_allclose(weights(histories, trust=trust), expected, atol=1e-3)
 
 
 def test_axis_of_vectors_is_the_longest():

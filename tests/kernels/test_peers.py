@@ -43,8 +43,9 @@ def test_weights_are_the_plain_ones(request, device, clients, share_known, crowd
     fast = cpu_peers if device == "cpu" else request.getfixturevalue("gpu")
     rows, known = crowd(clients + 3, 300), torch.rand(clients + 3) < share_known
     given = rows, torch.randperm(clients + 3)[:clients], known, torch.tensor(True)
-    expected = reference.peer_weights(*given, neighbours)
-    found = fast.peer_weights(*(tensor.to(device) for tensor in given), neighbours)
+    trust = (torch.rand(clients + 3, dtype=torch.float64),) if neighbours else ()
+    expected = reference.peer_weights(*given, *trust)
+    found = fast.peer_weights(*(tensor.to(device) for tensor in (*given, *trust)))
     torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=1e-4)
     if neighbours and share_known == 1.0 and clients >= 31:
         assert (expected < reference.peer_weights(*given)).any(), "neighbours say something here"

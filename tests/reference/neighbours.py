@@ -4,59 +4,80 @@ import numpy as np
 from reference.trust_clipping import lower_median, rise
 
 
-def neighbour_weights(histories):
-    """The smaller weight of two: with neighbours in all directions, and in all but the longest."""
+def neighbour_weights(histories, trust):
+    """The product of two weights: with neighbours in all directions, and in all but the longest."""
     lengths = [np.linalg.norm(history) for history in histories]
     median = lower_median(lengths)
     shown = np.array(
         [h / max(size / 2, median, 1e-30) for h, size in zip(histories, lengths, strict=True)]
     )
-    shown = shown - shown.mean(axis=0)
+    shown = shown - sum(t * h for t, h in zip(trust, shown, strict=True)) / sum(trust)
     longest = principal_direction(shown)
-    found = [camp_weights(shown, direction) for direction in (np.zeros_like(longest), longest)]
-    return [min(pair) for pair in zip(*found, strict=True)]
+    found = [camp_weights(shown, way, trust) for way in (np.zeros_like(longest), longest)]
+    return [one * other for one, other in zip(*found, strict=True)]
 
 
 def principal_direction(vectors):
     return np.linalg.svd(vectors, full_matrices=False)[2][0]
 
 
-def camp_weights(shown, hidden):
-    """Weights from camps along the direction in which clients differ most from neighbours."""
-    camp, loss = set(), float(len(shown) >= 20)
-    for start, end in ((-2, -1), (0.68, 0.72), (0.76, 0.82)):
+def camp_weights(shown, hidden, trust):
+    """Weights from a camp along the direction in which clients differ most from neighbours."""
+    camp, everybody = set(), set(range(len(shown)))
+    for turn in range(3):
         seen = shown - np.outer(shown @ hidden, hidden)
-        differences = np.array([difference(shown, seen, k, camp) for k in range(len(shown))])
+        voice = [0.0 if k in camp else trust[k] for k in range(len(shown))]
+        differences = np.array([difference(shown, seen, k, voice) for k in range(len(shown))])
         if not differences.any():
             return [1.0] * len(shown)
         hidden = principal_direction(differences)
-        if start < 0:
-            continue  # the first only finds where to look from
-        places, clients = differences @ hidden, shown @ hidden
-        apart, camp = best_split(places)
-        variances = np.linalg.svd(seen, compute_uv=False) ** 2
-        loss *= rise(apart, start, end) * (len(camp) >= 3)
-        loss *= rise((places**2).sum() / (differences**2).sum(), 0.4, 0.5)
-        loss *= rise((places**2).sum() / (shown**2).sum(), 0.015, 0.03)
-        loss *= rise(variances.sum() ** 2 / (variances**2).sum(), 3, 5)
-    weights = []
-    for k in range(len(shown)):
-        place = places[k] - lower_median(list(places))
-        client = clients[k] - lower_median(list(clients))
-        weights.append(1 - loss if k in camp and place * client > 0 else 1.0)
-    return weights
+        places = differences @ hidden
+        # The first direction only says where to look from.
+        apart, camp = best_split(places) if turn else (0.0, set())
+    usual = [k for k in everybody - camp if trust[k] >= 0.5 and differences[k].any()]
+    trusted = [k for k in everybody if trust[k] >= 0.5]
+    members = membership(places, shown @ hidden, camp, usual, trusted, differences)
+    loss = float(len(shown) >= 20 and 3 <= sum(members) < len(shown) / 2)
+    loss *= rise((places**2).sum() / (differences**2).sum(), 0.35, 0.45)
+    loss *= rise((places**2).sum() / (shown**2).sum(), 0.02, 0.03)
+    loss *= rise(apart, 0.68, 0.72)
+    variances = np.linalg.svd(seen, compute_uv=False) ** 2
+    loss *= rise(variances.sum() ** 2 / (variances**2).sum(), 2.5, 3.5)
+    loss *= rise((seen**2).sum() / (shown**2).sum(), 0.12, 0.2)
+    if loss:
+        loss *= rise(variance(seen, members) / variance(seen, [1.0] * len(seen)), 0.2, 0.35)
+    return [1 - loss * member for member in members]
 
 
-def difference(shown, seen, k, camp):
-    """A client less the mean of its neighbours, near by what is seen of them, but for a camp."""
+def membership(places, clients, camp, usual, trusted, differences):
+    """By the distance from the median: in deviations of usual clients, and in the camp's mean."""
+    middle = lower_median([places[k] for k in usual])
+    centre = lower_median([clients[k] for k in trusted])
+    deviation = 1.4826 * lower_median([abs(places[k] - middle) for k in usual])
+    mean = np.mean([places[k] - middle for k in camp]) if camp else 0.0
+    found = []
+    for place, client, own in zip(places, clients, differences, strict=True):
+        far, out = (place - middle) * np.sign(mean), (client - centre) * np.sign(mean)
+        member = rise(min(far, out) / abs(mean), 0.25, 0.5) if mean else 0.0
+        found.append(member * rise(far / deviation, 3, 5) if own.any() else 0.0)
+    return found
+
+
+def variance(vectors, weights):
+    """Mean squared distance from the weighted mean, without its bias for few vectors."""
+    shares = np.array(weights) / sum(weights)
+    mean = shares @ vectors
+    spread = sum(s * ((v - mean) ** 2).sum() for s, v in zip(shares, vectors, strict=True))
+    return spread / (1 - (shares**2).sum())
+
+
+def difference(shown, seen, k, voice):
+    """A client less the mean of its neighbours, near by what is seen of them."""
     near, total = np.zeros(shown.shape[1]), 0.0
     for other in range(len(shown)):
         lengths = np.linalg.norm(seen[k]) * np.linalg.norm(seen[other])
-        share = (
-            max(0.0, seen[k] @ seen[other] / lengths - 0.6)
-            if other != k and other not in camp
-            else 0.0
-        )
+        cosine = seen[k] @ seen[other] / lengths if lengths else 0.0
+        share = max(0.0, cosine - 0.6) * voice[other] if other != k else 0.0
         near, total = near + share * shown[other], total + share
     return (shown[k] - near / total) * total / (total + 0.3) if total else 0 * near
 

@@ -34,6 +34,9 @@ ROUNDING = 1e-4  # of an upload: a change since the last one that is no longer s
 GROWTH = 1.5  # of a client's mean distance so far: what counts of a distance that is longer
 CUT, SPARED = 0.1, 0.25  # of what clipping leaves of the median client's: no weight, full weight
 NEWS = 0.25  # share of a judgement in a client's trust: who sits with whom is chance
+FORGIVING = (
+    0.02  # what it is, with neighbours, where who does not count is judged better: camps pause
+)
 PACE, SAVED = 1.5, 5.0  # steps earned while each other client uploads once; the most that is kept
 COUNTED = 0.5  # of a typical client's weight: with less, an upload is reported as not accepted
 RATE, SHORTEST = 0.01, 0.5  # of the mean trust, per step; and what it is at least taken for
@@ -199,11 +202,14 @@ def judge_clients(
     weights = weights * rise(records.kept / median.clamp(min=TINY), CUT, SPARED)
     # Who was seen through is left out: it must not explain others, nor make their groups large.
     left = records.known & (weights > 0)
-    by_peers = peer_weights(records.history, members, left, due, neighbours)
+    so_far = trust if neighbours else None
+    by_peers = peer_weights(records.history, members, left, due, so_far)
     weights = weights.index_select(0, members) * by_peers
     before = trust.index_select(0, members)
     judged = due & records.known.index_select(0, members)
-    trust.index_copy_(0, members, torch.where(judged, torch.lerp(before, weights, NEWS), before))
+    forgiven = (weights > before) & (before < COUNTED)
+    news = torch.where(forgiven, FORGIVING if neighbours else NEWS, NEWS)
+    trust.index_copy_(0, members, before + torch.where(judged, news * (weights - before), 0))
 
 
 def take_step(

@@ -4,11 +4,15 @@ Honest clients with similar data send similar updates. A client then differs fro
 neighbours by noise, a little in many directions. Malicious clients that hide a common aim behind
 honest gradients, their own or copies of others', have honest neighbours too, and differ from them
 by that aim: all of them in one direction. So the direction is looked for in which clients differ
-most from their neighbours. Where it holds most of all differences, and clients fall into two camps
-along it, the smaller camp loses its weight.
+most from their neighbours. Where it holds much of all differences, and some clients are far out on
+one side of it, they are a *camp*, and lose their weight.
 
-Natural camps are no such thing: clients with vehicles have their neighbours among clients with
-vehicles. Who has no neighbours is not judged, and nobody is where there is no majority.
+Clients of one kind can be far out as well: those with boots, among neighbours with sneakers. But
+they are alike in everything else, while members of a camp are as diverse as all clients. Who has no
+neighbours is not judged, and nobody is where there is no majority.
+
+Who is not trusted is nobody's neighbour. So a camp that was found is compared with honest clients
+only and stays found, as long as it goes on.
 """
 
 from __future__ import annotations
@@ -29,17 +33,28 @@ FEW_NEIGHBOURS = 0.3  # with so much in sum, a client's difference from them cou
 POWERS = 16  # iterations that find an axis; one that matters is twice as strong as the next
 FEWEST = 20  # clients: among fewer, chance makes camps
 SMALLEST_CAMP = 3  # members; fewer differ by chance, and do little harm
+TRUSTED = 0.5  # clients from this trust on say what is usual
 # A camp loses weight from the first of two numbers on, and all of it from the second, if all are
-# large. How much of the variance along the direction lies between the two camps (of a Gaussian it
-# is 0.64, of two points 1), with members of the camp among the neighbours and without.
+# large. How much of all differences from neighbours lies in the direction, and of all that is sent.
+COMMON, MOST = 0.35, 0.45
+SMALL, LARGE = 0.02, 0.03
+# How much of the variance along the direction lies between the camp and all others: of a Gaussian
+# it is 0.64, of two points 1.
 APART, QUITE_APART = 0.68, 0.72
-FAR, VERY_FAR = 0.76, 0.82
-# How much of all differences from neighbours lies in the direction, and of all that is sent.
-COMMON, MOST = 0.4, 0.5
-SMALL, LARGE = 0.015, 0.03
-# In how many directions clients differ from each other. Where there are two or three kinds of
-# clients only, those that are near but for one direction can be of different kinds.
-FEW_KINDS, MANY_KINDS = 3.0, 5.0
+# How far the camp's members are from each other without the direction, in squares: of one kind
+# they are at 0.1 of what is usual, and drawn from all clients at 1.
+ALIKE, DIVERSE = 0.2, 0.35
+# In how many directions clients differ without it, and how much that is of all that is sent: where
+# there are two kinds of clients only, and the direction leads from one to the other, all are alike.
+FEW_KINDS, MANY_KINDS = 2.5, 3.5
+HIDDEN, VISIBLE = 0.12, 0.2
+# Who is a member, in part from the first number on: by how much more than the median client it
+# differs from its neighbours, in standard deviations of those who are no members; and by that, and
+# by where it is itself, in the camp's mean. Who differs because its neighbours are malicious is
+# where others are.
+USUAL, UNUSUAL = 3.0, 5.0
+NEARER, HALFWAY = 0.25, 0.5
+DEVIATION = 1.4826  # of a Gaussian, in medians of the absolute deviation
 
 
 class Axis(NamedTuple):
@@ -52,87 +67,120 @@ class Axis(NamedTuple):
 class Difference(NamedTuple):
     """The direction in which clients differ most from their neighbours."""
 
-    differences: Float[Tensor, " n"]  # positions of what neighbours leave, scaled to length 1
+    differences: Float[Tensor, " n"]  # positions of what neighbours leave
     clients: Float[Tensor, " n"]  # positions of the clients themselves
-    certainty: Float[Tensor, ""]  # from 0 to 1
+    common: Float[Tensor, ""]  # share of all differences that lies in it
+    size: Float[Tensor, ""]  # what lies in it, as a share of all that is sent
 
 
-def neighbour_weights(gram: Float[Tensor, "n n"], known: Bool[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """Weights from how clients differ from their neighbours; 0 for the unknown.
+def neighbour_weights(
+    gram: Float[Tensor, "n n"], known: Bool[Tensor, " n"], trust: Float[Tensor, " n"]
+) -> Float[Tensor, " n"]:
+    """Weights from how clients differ from neighbours that are trusted so far; 0 for the unknown.
 
     Who a client's neighbours are is asked twice: of all that it sends, and of what is left
     without the direction in which clients differ most, where a large aim hides who is near.
 
     >>> from secureafl.core.neighbours import neighbour_weights
-    >>> neighbour_weights(torch.eye(3, dtype=torch.float64), torch.tensor([True, True, False]))
+    >>> gram, known = torch.eye(3, dtype=torch.float64), torch.tensor([True, True, False])
+    >>> neighbour_weights(gram, known, trust=torch.ones(3, dtype=torch.float64))
     tensor([1., 1., 0.], dtype=torch.float64)
     """
-    alike = known.to(gram.dtype) / known.sum().clamp(min=1)
-    products = centred(scaled(gram, known), alike) * known[:, None] * known
+    voice = trust * known
+    centre = voice / voice.sum().clamp(min=TINY)
+    products = centred(scaled(gram, known), centre) * known[:, None] * known
     positions, strength = principal_axis(products)
     hidden = torch.zeros_like(positions), positions * strength.sqrt()
-    found = (_camp_weights(products, positions, known) for positions in hidden)
-    return torch.where(known, torch.minimum(*found), 0)
+    found = (_camp_weights(products, positions, known, voice) for positions in hidden)
+    return torch.where(known, torch.mul(*found), 0)
 
 
 def _camp_weights(
-    products: Float[Tensor, "n n"], hidden: Float[Tensor, " n"], known: Bool[Tensor, " n"]
+    products: Float[Tensor, "n n"],
+    hidden: Float[Tensor, " n"],
+    known: Bool[Tensor, " n"],
+    voice: Float[Tensor, " n"],
 ) -> Float[Tensor, " n"]:
-    """Weights from camps among clients that are near each other but for `hidden` positions.
+    """Weights from a camp among clients that are near each other but for `hidden` positions.
 
     Neighbours depend on the direction, and the direction on the neighbours, so they are looked for
-    again. Where a camp was found its members are nobody's neighbours any more: an honest client
-    differs from malicious neighbours too.
+    again. The third time the camp has no voice: honest clients differ from malicious neighbours.
     """
-    camp, loss = torch.zeros_like(known), torch.ones_like(products[0, 0])
-    found = _common_difference(products, hidden, known, camp)
-    for limits in ((APART, QUITE_APART), (FAR, VERY_FAR)):
-        found = _common_difference(products, found.clients, known, camp)
-        apart, camp = split(found.differences, known)
-        loss = loss * found.certainty * (camp.sum() >= SMALLEST_CAMP) * rise(apart, *limits)
-    # Who differs because its neighbours moved away from it is in no camp of its own.
-    sides = (_from_median(values, known) for values in (found.differences, found.clients))
-    return 1 - loss * (camp & (torch.mul(*sides) > 0))
+    for _ in range(2):
+        found = _common_difference(products, hidden, known, voice)
+        hidden = found.clients
+    _, camp = split(found.differences, known)
+    found = _common_difference(products, hidden, known, voice * ~camp)
+    apart, camp = split(found.differences, known)
+    members = _members(found, camp, known & (voice >= TRUSTED))
+    size, count = members.sum(), known.sum()
+    seen = products - torch.outer(hidden, hidden)
+    diversity = _variance(seen, members) / _variance(seen, known.to(seen.dtype)).clamp(min=NOTHING)
+    kinds = seen.trace() ** 2 / seen.square().sum().clamp(min=NOTHING)
+    certainty = (
+        rise(found.common, COMMON, MOST)
+        * rise(found.size, SMALL, LARGE)
+        * rise(apart, APART, QUITE_APART)
+        * rise(diversity, ALIKE, DIVERSE)
+        * rise(kinds, FEW_KINDS, MANY_KINDS)
+        * rise(seen.trace() / products.trace().clamp(min=NOTHING), HIDDEN, VISIBLE)
+        * (count >= FEWEST)
+        * (size >= SMALLEST_CAMP)
+        * (2 * size < count)
+    )
+    return 1 - certainty * members
 
 
 def _common_difference(
     products: Float[Tensor, "n n"],
     hidden: Float[Tensor, " n"],
     known: Bool[Tensor, " n"],
-    excluded: Bool[Tensor, " n"],
+    voice: Float[Tensor, " n"],
 ) -> Difference:
-    seen = products - torch.outer(hidden, hidden)
-    contrast = _contrast(seen, known, excluded)
+    contrast = _contrast(products - torch.outer(hidden, hidden), known, voice)
     differences = contrast @ products @ contrast.T
     positions, strength = principal_axis(differences)
     along = products @ (contrast.T @ positions)
     length = (positions @ contrast @ along).clamp(min=NOTHING).sqrt()
-    kinds = seen.trace() ** 2 / seen.square().sum().clamp(min=NOTHING)
-    certainty = (
-        rise(strength / differences.trace().clamp(min=NOTHING), COMMON, MOST)
-        * rise(strength / products.trace().clamp(min=NOTHING), SMALL, LARGE)
-        * rise(kinds, FEW_KINDS, MANY_KINDS)
-        * (known.sum() >= FEWEST)
-    )
-    return Difference(positions, along / length, certainty)
-
-
-def _from_median(values: Float[Tensor, " n"], known: Bool[Tensor, " n"]) -> Float[Tensor, " n"]:
-    return values - lower_median(values, known)
+    common = strength / differences.trace().clamp(min=NOTHING)
+    size = strength / products.trace().clamp(min=NOTHING)
+    return Difference(positions * strength.sqrt(), along / length, common, size)
 
 
 def _contrast(
-    seen: Float[Tensor, "n n"], known: Bool[Tensor, " n"], excluded: Bool[Tensor, " n"]
+    seen: Float[Tensor, "n n"], known: Bool[Tensor, " n"], voice: Float[Tensor, " n"]
 ) -> Float[Tensor, "n n"]:
-    """The matrix that takes each client's neighbours' mean from it; less where there are few.
-
-    Those `excluded` are nobody's neighbours.
-    """
-    near = (cosines(seen, known, NOTHING) - NEAR).clamp(min=0).fill_diagonal_(0) * ~excluded
+    """The matrix that takes each client's neighbours' mean from it; less where there are few."""
+    near = (cosines(seen, known, NOTHING) - NEAR).clamp(min=0).fill_diagonal_(0) * voice
     total = near.sum(dim=1)
     eye = torch.eye(len(seen), dtype=seen.dtype, device=seen.device)
     share = total / (total + FEW_NEIGHBOURS)
     return (eye - near / total.clamp(min=TINY)[:, None]) * share[:, None]
+
+
+def _members(
+    found: Difference, camp: Bool[Tensor, " n"], trusted: Bool[Tensor, " n"]
+) -> Float[Tensor, " n"]:
+    """How far each client is a member of the camp, from 0 to 1."""
+    judged = found.differences != 0  # who has no neighbours differs from nobody
+    usual = trusted & ~camp & judged
+    away = _from_median(found.differences, usual)
+    deviation = DEVIATION * lower_median(away.abs(), usual)  # infinite if nobody is usual
+    mean = (away * camp).sum() / camp.sum().clamp(min=1)
+    out = torch.minimum(away * mean.sign(), _from_median(found.clients, trusted) * mean.sign())
+    by_deviation = rise(away * mean.sign() / deviation.clamp(min=TINY), USUAL, UNUSUAL)
+    return judged * by_deviation * rise(out / mean.abs().clamp(min=TINY), NEARER, HALFWAY)
+
+
+def _from_median(values: Float[Tensor, " n"], marked: Bool[Tensor, " n"]) -> Float[Tensor, " n"]:
+    return values - torch.where(marked.any(), lower_median(values, marked), 0)
+
+
+def _variance(products: Float[Tensor, "n n"], weights: Float[Tensor, " n"]) -> Float[Tensor, ""]:
+    """Of vectors with these inner products, as an estimate from clients with these weights."""
+    shares = weights / weights.sum().clamp(min=TINY)
+    spread = shares @ products.diagonal() - shares @ products @ shares
+    return spread / (1 - shares.square().sum()).clamp(min=NOTHING)
 
 
 def principal_axis(products: Float[Tensor, "n n"]) -> Axis:

@@ -67,7 +67,7 @@ class TrustClipping:
 
     momentum: float = 0.95  # of update histories, per upload
     sketch_size: int = 4096  # numbers that are kept of an upload
-    neighbours: bool = False  # whether `core.neighbours` judges too: slow on a GPU, for now
+    neighbours: bool = False  # whether `core.neighbours` judges too; the tables are without it yet
 
     def __post_init__(self) -> None:
         remedy = "give 0 (only the last upload) to below 1"

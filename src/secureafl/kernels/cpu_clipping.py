@@ -191,11 +191,15 @@ def judge_clients(
     kept = columns.kept / max(lower_median(columns.kept[known]), TINY)
     weights = _curvature_weights(columns, momentum) * rise(kept, clipping.CUT, clipping.SPARED)
     left = torch.from_numpy(known & (weights > 0))
-    by_peers = peer_weights(records.history, members, left, due, neighbours).numpy()
+    so_far = trust if neighbours else None
+    by_peers = peer_weights(records.history, members, left, due, so_far).numpy()
     judged = who[known[who]]
     found = (weights[who] * by_peers)[known[who]]
     values = trust.numpy()
-    values[judged] += clipping.NEWS * (found - values[judged])
+    before = values[judged]
+    forgiven = (found > before) & (before < clipping.COUNTED)
+    forgiving = clipping.FORGIVING if neighbours else clipping.NEWS
+    values[judged] += np.where(forgiven, forgiving, clipping.NEWS) * (found - before)
 
 
 def _curvature_weights(columns: _Columns, momentum: float) -> Float[np.ndarray, " n"]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -15,66 +15,102 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
 
-def neighbour_weights(scaled: Float[np.ndarray, "n n"]) -> Float[np.ndarray, " n"]:
+def neighbour_weights(
+    scaled: Float[np.ndarray, "n n"], trust: Float[np.ndarray, " n"]
+) -> Float[np.ndarray, " n"]:
     """See `core.neighbours.neighbour_weights`; of inner products that are scaled already."""
     if len(scaled) < neighbours.FEWEST:
         return np.ones(len(scaled))
-    along = scaled.mean(axis=1)
-    products = scaled - along[:, None] - along + along.mean()
+    centre = trust / max(trust.sum(), TINY)
+    along = scaled @ centre
+    products = scaled - along[:, None] - along + centre @ along
     positions, strength = _principal_axis(products)
     hidden = np.zeros_like(positions), positions * np.sqrt(strength)
-    return np.minimum(*(_camp_weights(products, positions) for positions in hidden))
+    return np.multiply(*(_camp_weights(products, positions, trust) for positions in hidden))
 
 
 def _camp_weights(
-    products: Float[np.ndarray, "n n"], hidden: Float[np.ndarray, " n"]
+    products: Float[np.ndarray, "n n"],
+    hidden: Float[np.ndarray, " n"],
+    voice: Float[np.ndarray, " n"],
 ) -> Float[np.ndarray, " n"]:
-    camp, loss = np.zeros(len(products), bool), 1.0
-    differences, clients, _ = _common_difference(products, hidden, camp)
-    for limits in (
-        (neighbours.APART, neighbours.QUITE_APART),
-        (neighbours.FAR, neighbours.VERY_FAR),
+    for _ in range(2):
+        found = _common_difference(products, hidden, voice)
+        hidden = found.clients
+    _, camp = _split(found.differences)
+    found = _common_difference(products, hidden, voice * ~camp)
+    apart, camp = _split(found.differences)
+    members = _members(found, camp, voice >= neighbours.TRUSTED)
+    seen = products - np.outer(hidden, hidden)
+    diversity = _variance(seen, members) / max(_variance(seen, np.ones(len(seen))), NOTHING)
+    kinds = seen.trace() ** 2 / max((seen**2).sum(), NOTHING)
+    certainty = float(neighbours.SMALLEST_CAMP <= members.sum() < len(seen) / 2)
+    for value, limits in (
+        (found.common, (neighbours.COMMON, neighbours.MOST)),
+        (found.size, (neighbours.SMALL, neighbours.LARGE)),
+        (apart, (neighbours.APART, neighbours.QUITE_APART)),
+        (diversity, (neighbours.ALIKE, neighbours.DIVERSE)),
+        (kinds, (neighbours.FEW_KINDS, neighbours.MANY_KINDS)),
+        (seen.trace() / max(products.trace(), NOTHING), (neighbours.HIDDEN, neighbours.VISIBLE)),
     ):
-        differences, clients, certainty = _common_difference(products, clients, camp)
-        apart, camp = _split(differences)
-        loss = loss * certainty * rise(apart, *limits)
-        if loss == 0 or camp.sum() < neighbours.SMALLEST_CAMP:
-            return np.ones(len(products))
-    sides = (values - lower_median(values) for values in (differences, clients))
-    return 1 - loss * (camp & (np.multiply(*sides) > 0))
+        certainty *= rise(value, *limits)
+    return 1 - certainty * members
+
+
+class _Difference(NamedTuple):
+    """See `core.neighbours.Difference`."""
+
+    differences: Float[np.ndarray, " n"]
+    clients: Float[np.ndarray, " n"]
+    common: float
+    size: float
 
 
 def _common_difference(
     products: Float[np.ndarray, "n n"],
     hidden: Float[np.ndarray, " n"],
-    excluded: Bool[np.ndarray, " n"],
-) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"], float]:
-    """See `core.neighbours.Difference`."""
-    seen = products - np.outer(hidden, hidden)
-    contrast = _contrast(seen, excluded)
+    voice: Float[np.ndarray, " n"],
+) -> _Difference:
+    contrast = _contrast(products - np.outer(hidden, hidden), voice)
     differences = contrast @ products @ contrast.T
     positions, strength = _principal_axis(differences)
     along = products @ (contrast.T @ positions)
     length = np.sqrt(max(positions @ contrast @ along, NOTHING))
-    certainty = 1.0
-    for part, whole, limits in (
-        (strength, differences.trace(), (neighbours.COMMON, neighbours.MOST)),
-        (strength, products.trace(), (neighbours.SMALL, neighbours.LARGE)),
-        (seen.trace() ** 2, (seen**2).sum(), (neighbours.FEW_KINDS, neighbours.MANY_KINDS)),
-    ):
-        certainty *= rise(part / max(whole, NOTHING), *limits)
-    return positions, along / length, float(certainty)
+    common, size = (strength / max(matrix.trace(), NOTHING) for matrix in (differences, products))
+    return _Difference(positions * np.sqrt(strength), along / length, common, size)
 
 
 def _contrast(
-    seen: Float[np.ndarray, "n n"], excluded: Bool[np.ndarray, " n"]
+    seen: Float[np.ndarray, "n n"], voice: Float[np.ndarray, " n"]
 ) -> Float[np.ndarray, "n n"]:
-    near = np.maximum(cosines(seen, NOTHING) - neighbours.NEAR, 0)
+    near = np.maximum(cosines(seen, NOTHING) - neighbours.NEAR, 0) * voice
     np.fill_diagonal(near, 0)
-    near[:, excluded] = 0
     total = near.sum(axis=1)
     share = total / (total + neighbours.FEW_NEIGHBOURS)
     return (diagonal(len(seen), 1.0) - near / np.maximum(total, TINY)[:, None]) * share[:, None]
+
+
+def _members(
+    found: _Difference, camp: Bool[np.ndarray, " n"], trusted: Bool[np.ndarray, " n"]
+) -> Float[np.ndarray, " n"]:
+    judged = found.differences != 0
+    usual = trusted & ~camp & judged
+    if not usual.any():
+        return np.zeros(len(judged))
+    away = found.differences - lower_median(found.differences[usual])
+    deviation = max(neighbours.DEVIATION * lower_median(np.abs(away[usual])), TINY)
+    mean = (away * camp).sum() / max(camp.sum(), 1)
+    out = found.clients - lower_median(found.clients[trusted])
+    away, out = away * np.sign(mean), out * np.sign(mean)
+    by_deviation = rise(away / deviation, neighbours.USUAL, neighbours.UNUSUAL)
+    shares = np.minimum(away, out) / max(abs(mean), TINY)
+    return judged * by_deviation * rise(shares, neighbours.NEARER, neighbours.HALFWAY)
+
+
+def _variance(products: Float[np.ndarray, "n n"], weights: Float[np.ndarray, " n"]) -> float:
+    shares = weights / max(weights.sum(), TINY)
+    spread = shares @ np.diagonal(products) - shares @ products @ shares
+    return float(spread) / max(1 - float((shares**2).sum()), NOTHING)
 
 
 def _principal_axis(products: Float[np.ndarray, "n n"]) -> tuple[Float[np.ndarray, " n"], float]:

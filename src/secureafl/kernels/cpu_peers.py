@@ -24,7 +24,7 @@ _ONE_THREAD = 64  # rows of a matrix that NumPy surely inverts on one thread
 
 
 def peer_weights(
-    history: Tensor, members: Tensor, known: Tensor, due: Tensor, neighbours: bool = False
+    history: Tensor, members: Tensor, known: Tensor, due: Tensor, trust: Tensor | None = None
 ) -> Tensor:
     """See `kernels.reference.peer_weights`."""
     who, weights = members.numpy(), np.zeros(len(members))
@@ -36,8 +36,8 @@ def peer_weights(
         lengths = np.sqrt(np.maximum(np.diagonal(gram), 0))
         products = _scaled(gram, lengths)
         weights[chosen] = _novelty_weights(products) * _group_weights(gram, lengths)
-        if neighbours:
-            weights[chosen] *= neighbour_weights(products)
+        if trust is not None:
+            weights[chosen] *= neighbour_weights(products, trust.numpy()[who[chosen]])
     return torch.from_numpy(weights)
 
 

@@ -128,14 +128,17 @@ extern "C" __global__ void weigh_records(const flag* known, const double* kept, 
   }
 }
 
-// Puts the judgement on the members into their trust. `by_peers` holds two weights of each. One block.
+// Puts the judgement on the members into their trust. `by_peers` holds several weights of each. One block.
 extern "C" __global__ void renew_trust(const flag* known, const double* weights, const double* by_peers,
-                                       const index* members, const flag* due, double* trust, int judged) {
+                                       const index* members, const flag* due, double* trust,
+                                       double forgiving, int kinds, int judged) {
   if (!*due) return;
   for (int k = threadIdx.x; k < judged; k += blockDim.x) {
     const index i = members[k];
-    const double found = weights[i] * by_peers[k] * by_peers[judged + k];
-    if (known[i]) trust[i] += NEWS * (found - trust[i]);
+    double found = weights[i];
+    for (int kind = 0; kind < kinds; kind++) found *= by_peers[kind * judged + k];
+    const double news = found > trust[i] && trust[i] < COUNTED ? forgiving : NEWS;
+    if (known[i]) trust[i] += news * (found - trust[i]);
   }
 }
 

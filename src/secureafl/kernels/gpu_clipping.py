@@ -11,7 +11,7 @@ from secureafl.core.clipping import Shares, Weights
 from secureafl.core.curvature import effective_samples
 from secureafl.core.panels import num_panels, panel_size
 from secureafl.kernels import reference
-from secureafl.kernels.gpu_peers import both_weights
+from secureafl.kernels.gpu_peers import all_weights
 from secureafl.kernels.gpu_source import ONE_CLIENT, blocks_for, compiled
 from secureafl.linalg.rows import TINY
 
@@ -71,25 +71,27 @@ def judge_clients(
     neighbours: bool = False,
 ) -> None:
     """See `kernels.operations.judge_clients`."""
-    plain = neighbours or _use_reference(records)
-    both = None if plain else _by_peers(records, members, due, momentum)
+    given = records, members, due, momentum, trust if neighbours else None
+    both = None if _use_reference(records) else _by_peers(*given)
     if both is None:
         reference.judge_clients(records, trust, members, due, momentum, neighbours)
         return
     weights, by_peers = both
-    arguments = [records.known, weights, by_peers, members, due, trust, len(members)]
+    forgiving = clipping.FORGIVING if neighbours else clipping.NEWS
+    arguments = [records.known, weights, by_peers, members, due, trust, forgiving]
+    arguments += by_peers.shape
     _kernel("renew_trust")((1, 1, 1), (ONE_CLIENT, 1, 1), arguments)
 
 
 def _by_peers(
-    records: Records, members: Tensor, due: Tensor, momentum: float
+    records: Records, members: Tensor, due: Tensor, momentum: float, trust: Tensor | None
 ) -> tuple[Tensor, Tensor] | None:
-    """Weights of all clients from their own records, and two weights of each member from peers'."""
+    """Weights of all clients from their own records, and of each member from those of others."""
     weights, left = torch.empty_like(records.kept), torch.empty_like(records.known)
     arguments = [records.known, records.kept, *records.curvature, due, weights, left]
     arguments += [effective_samples(momentum), len(left)]
     _kernel("weigh_records")((1, 1, 1), (_BLOCK, 1, 1), arguments)
-    by_peers = both_weights(records.history, members, left, due)
+    by_peers = all_weights(records.history, members, left, due, trust)
     return None if by_peers is None else (weights, by_peers)
 
 

@@ -64,27 +64,11 @@ __device__ void invert(Matrix& matrix, double ridge) {
   __syncthreads();
 }
 
-// Writes the sums of the rows of a matrix, of which `entry(i, j)` is one entry, to `sums`.
-template <typename Entry>
-__device__ void row_sums(double* sums, Entry entry) {
-  for (int i = threadIdx.x / 32; i < CLIENTS; i += 32) {
-    const double sum = sum_over(CLIENTS, [&](int j) { return entry(i, j); });
-    if (threadIdx.x % 32 == 0) sums[i] = sum;
-  }
-  __syncthreads();
-}
-
 __device__ void novelty_weights(const double* gram, const flag* known, double* weights) {
   __shared__ double length[CLIENTS], novelty[CLIENTS];
   const auto is_known = [&](int i) { return known[i]; };
   const int thread = threadIdx.x;
-  if (thread < CLIENTS) length[thread] = sqrt(fmax(gram[thread * CLIENTS + thread], 0.0));
-  const double unit = lower_median(length, is_known, CLIENTS);
-  if (thread < CLIENTS) {
-    const double shown = fmax(fmax(length[thread] / LONGEST, unit), TINY);
-    length[thread] = known[thread] ? 1 / shown : 0;
-  }
-  __syncthreads();
+  unit_scales(CLIENTS, gram, known, LONGEST, TINY, length);
   Matrix matrix;
   entries(matrix, [&](double& entry, int i, int j) {
     entry = inside(i, j) ? gram[i * CLIENTS + j] * length[i] * length[j] : 0;
@@ -192,7 +176,7 @@ __device__ void group_weights(const double* gram, const flag* known, double* wor
     const double total = fmax(sum_over(CLIENTS, [&](int k) { return weight[k]; }), TINY);
     if (thread < CLIENTS) centre[thread] = weight[thread] / total, block[thread] = 0, group[thread] = 1;
     __syncthreads();
-    row_sums(along, [&](int i, int j) { return guesses[i * CLIENTS + j] * centre[j]; });
+    row_sums(CLIENTS, along, [&](int i, int j) { return guesses[i * CLIENTS + j] * centre[j]; });
     const double middle = sum_over(CLIENTS, [&](int k) { return centre[k] * along[k]; });
     const auto seen = [&](double& entry, int i, int j) {
       const bool both = inside(i, j) && known[i] && known[j];
@@ -208,7 +192,7 @@ __device__ void group_weights(const double* gram, const flag* known, double* wor
     make_cosines(matrix, known);
     raise_to_group_sizes(matrix, alike, known, inverted, block);
     raise_to_group_sizes(matrix, voice, known, inverted, block);
-    if (turn == 0) row_sums(of_one_mind, [&](int i, int j) {
+    if (turn == 0) row_sums(CLIENTS, of_one_mind, [&](int i, int j) {
         const double root = inverted[i * CLIENTS + j];  // of what exceeds AGREEMENT
         return root * root + AGREEMENT > MAJORITY ? 1.0 : 0.0;
       });

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from secureafl.core import peers
+from secureafl.core import neighbours, peers
 from secureafl.kernels import reference
 from secureafl.kernels.gpu_source import ONE_CLIENT, compiled
 from secureafl.linalg.rows import TINY
@@ -18,26 +18,34 @@ _MOST = 128  # clients, whose matrices lie in the registers of one block
 
 
 def peer_weights(
-    history: Tensor, members: Tensor, known: Tensor, due: Tensor, neighbours: bool = False
+    history: Tensor, members: Tensor, known: Tensor, due: Tensor, trust: Tensor | None = None
 ) -> Tensor:
     """See `kernels.reference.peer_weights`."""
-    both = None if neighbours else both_weights(history, members, known, due)
-    given = history, members, known, due, neighbours
-    return reference.peer_weights(*given) if both is None else both.prod(dim=0)
+    given = history, members, known, due, trust
+    weights = all_weights(*given)
+    return reference.peer_weights(*given) if weights is None else weights.prod(dim=0)
 
 
-def both_weights(history: Tensor, members: Tensor, known: Tensor, due: Tensor) -> Tensor | None:
-    """Of each member the weights from novelty and from groups; nothing where they do not fit."""
+def all_weights(
+    history: Tensor, members: Tensor, known: Tensor, due: Tensor, trust: Tensor | None
+) -> Tensor | None:
+    """Of each member the weights from novelty and from groups, and two from neighbours if asked.
+
+    Nothing where they do not fit.
+    """
     clients, size = len(members), history.shape[1]
     if clients > _MOST or history.dtype != torch.float32:
         return None
     exact = {"dtype": torch.float64, "device": history.device}
-    gram, work = torch.empty(clients, clients, **exact), torch.empty(2, clients, clients, **exact)
-    weights = torch.empty(2, clients, **exact)
+    gram, work = torch.empty(clients, clients, **exact), torch.empty(10, clients, clients, **exact)
+    weights = torch.empty(2 if trust is None else 4, clients, **exact)
     arguments = [history, members, due, gram, size]
     _kernel("peer_products", clients)((clients, 1, 1), (ONE_CLIENT, 1, 1), arguments)
-    arguments = [gram, members, known, due, work, weights]
+    arguments = [gram, members, known, due, work[:2], weights[:2]]
     _kernel("peer_weights", clients)((2, 1, 1), (1024, 1, 1), arguments)
+    if trust is not None:
+        arguments = [gram, members, known, trust, due, work[2:], weights[2:]]
+        _neighbours_kernel(clients)((2, 1, 1), (1024, 1, 1), arguments)
     return weights
 
 
@@ -51,3 +59,10 @@ _CONSTANTS = (
 def _kernel(name: str, clients: int) -> Any:
     numbers = tuple((key, getattr(peers, key)) for key in _CONSTANTS)
     return compiled("gpu_peers.cu", name, (("CLIENTS", clients), ("TINY", TINY), *numbers))
+
+
+def _neighbours_kernel(clients: int) -> Any:
+    numbers = [("CLIENTS", clients), ("TINY", TINY), ("NOTHING", peers.NOTHING)]
+    numbers += [("LONGEST", peers.LONGEST)]
+    numbers += [(key, value) for key, value in vars(neighbours).items() if key.isupper()]
+    return compiled("gpu_neighbours.cu", "neighbour_weights", tuple(dict(numbers).items()))

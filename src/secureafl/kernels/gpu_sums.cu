@@ -115,3 +115,22 @@ __device__ double sum_over(int n, Number number) {
   total = warp_sum(total);
   return __shfl_sync(FULL, total, 0);
 }
+
+// Writes the sums of the rows of a matrix, of which `entry(i, j)` is one entry, to `sums`; by all warps of the block.
+template <typename Entry>
+__device__ void row_sums(int n, double* sums, Entry entry) {
+  for (int i = threadIdx.x / 32; i < n; i += blockDim.x / 32) {
+    const double sum = sum_over(n, [&](int j) { return entry(i, j); });
+    if (threadIdx.x % 32 == 0) sums[i] = sum;
+  }
+  __syncthreads();
+}
+
+// Writes one over the length that each client's row is taken for, at least the median one; 0 for the unknown.
+__device__ void unit_scales(int n, const double* gram, const flag* known, double longest, double tiny, double* scale) {
+  for (int i = threadIdx.x; i < n; i += blockDim.x) scale[i] = sqrt(fmax(gram[i * n + i], 0.0));
+  const double unit = lower_median(scale, [&](int i) { return known[i]; }, n);
+  for (int i = threadIdx.x; i < n; i += blockDim.x)
+    scale[i] = known[i] ? 1 / fmax(fmax(scale[i] / longest, unit), tiny) : 0;
+  __syncthreads();
+}

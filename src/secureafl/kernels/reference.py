@@ -210,17 +210,19 @@ def secant_products(uploads: Uploads, arrival: Arrival) -> SecantProducts:
 
 
 def peer_weights(
-    history: Tensor, members: Tensor, known: Tensor, due: Tensor, neighbours: bool = False
+    history: Tensor, members: Tensor, known: Tensor, due: Tensor, trust: Tensor | None = None
 ) -> Tensor:
     """Weights of the members from their update histories; 0 for the unknown.
 
-    They are those of `core.peers`, times those of `core.neighbours` if `neighbours` is set. Where
-    they are not `due`, what is returned means nothing: a GPU then skips the work.
+    They are those of `core.peers`, times those of `core.neighbours` if the `trust` in all clients
+    is given. Where they are not `due`, what is returned means nothing: a GPU then skips the work.
     """
     rows = history.index_select(0, members).double()  # squares of large float32 overflow
     gram, known = rows @ rows.T, known.index_select(0, members)
     weights = peers.peer_weights(gram, known)
-    return weights * neighbour_weights(gram, known) if neighbours else weights
+    if trust is None:
+        return weights
+    return weights * neighbour_weights(gram, known, trust.index_select(0, members))
 
 
 def judge_clients(

@@ -1,0 +1,208 @@
+// Trust from neighbours on a GPU: the kernel behind `kernels.gpu_peers`, compiled after `gpu_sums.cu`. `core.neighbours`
+// explains the formulas and defines the constants. CLIENTS are judged at a time, by one block for each of two looks.
+// Matrices lie in global memory, where the caches hold them; what is of one number a client lies in shared memory.
+
+typedef const double* Matrix;
+
+// Calls `use(i, j)` for each entry of a matrix, by all threads of the block.
+template <typename Use>
+__device__ void for_entries(Use use) {
+  for (int k = threadIdx.x; k < CLIENTS * CLIENTS; k += blockDim.x) use(k / CLIENTS, k % CLIENTS);
+  __syncthreads();
+}
+
+// Calls `use(i)` for each client.
+template <typename Use>
+__device__ void for_clients(Use use) {
+  for (int i = threadIdx.x; i < CLIENTS; i += blockDim.x) use(i);
+  __syncthreads();
+}
+
+// Leaves the clients' positions along the principal axis in `axis`, scaled to length 1. Its strength.
+__device__ double principal_axis(Matrix products, double* axis) {
+  __shared__ int longest;
+  __shared__ double next[CLIENTS];
+  if (threadIdx.x == 0) {
+    longest = 0;
+    for (int k = 1; k < CLIENTS; k++)
+      if (products[k * CLIENTS + k] > products[longest * CLIENTS + longest]) longest = k;
+  }
+  __syncthreads();
+  for_clients([&](int i) { axis[i] = products[i * CLIENTS + longest]; });
+  const auto norm = [&] { return sqrt(sum_over(CLIENTS, [&](int k) { return axis[k] * axis[k]; })); };
+  for (int turn = 0; turn < POWERS; turn++) {
+    const double length = fmax(norm(), TINY);
+    row_sums(CLIENTS, next, [&](int i, int j) { return products[i * CLIENTS + j] * (axis[j] / length); });
+    for_clients([&](int i) { axis[i] = next[i]; });
+  }
+  const double strength = norm();
+  __syncthreads();
+  for_clients([&](int i) { axis[i] /= fmax(strength, TINY); });
+  return strength;
+}
+
+// Marks the smaller one of the best two camps. The share of the variance between them.
+__device__ double split(const double* values, const flag* known, flag* smaller) {
+  __shared__ double sorted[CLIENTS], between[CLIENTS];
+  __shared__ int rank[CLIENTS];
+  for_clients([&](int i) {
+    int before = 0;
+    for (int k = 0; k < CLIENTS; k++)
+      before += known[k] && (values[k] < values[i] || (values[k] == values[i] && k < i));
+    rank[i] = before;
+    if (known[i]) sorted[before] = values[i];
+  });
+  const int count = (int)sum_over(CLIENTS, [&](int k) { return (double)known[k]; });
+  const double mean = sum_over(count, [&](int k) { return sorted[k]; }) / fmax((double)count, 1.0);
+  const double total = sum_over(count, [&](int k) { return (sorted[k] - mean) * (sorted[k] - mean); });
+  for_clients([&](int i) {
+    double below = 0;
+    for (int k = 0; k <= i && k < count; k++) below += sorted[k] - mean;
+    between[i] = i + 1 < count ? below * below * count / ((i + 1.0) * (count - i - 1)) : 0;
+  });
+  int best = 0;
+  for (int k = 1; k < CLIENTS; k++)
+    if (between[k] > between[best]) best = k;
+  const int size = count ? best + 1 : 0;  // of the lower camp
+  for_clients([&](int i) {
+    const bool lower = rank[i] < size;
+    smaller[i] = known[i] && 2 * size != count && lower == (2 * size < count);
+  });
+  return between[best] / fmax(total, TINY);
+}
+
+struct Difference {
+  double common, size;
+};
+
+// Leaves the positions of what neighbours leave of clients in `differences`, and those of the clients in `hidden`,
+// whose old ones say what is not seen. `work` holds three matrices.
+__device__ Difference common_difference(Matrix products, const flag* known, const double* voice, double* hidden,
+                                        double* work, double* differences) {
+  __shared__ double scale[CLIENTS], total[CLIENTS], along[CLIENTS];
+  double *contrast = work, *half = contrast + CLIENTS * CLIENTS, *left = half + CLIENTS * CLIENTS;
+  for_clients([&](int i) {
+    const double seen = products[i * CLIENTS + i] - hidden[i] * hidden[i];
+    scale[i] = known[i] ? rsqrt(fmax(seen, NOTHING)) : 0;
+  });
+  const auto near = [&](int i, int j) {
+    const double cosine = (products[i * CLIENTS + j] - hidden[i] * hidden[j]) * scale[i] * scale[j];
+    return i == j ? 0 : fmax(cosine - NEAR, 0.0) * voice[j];
+  };
+  row_sums(CLIENTS, total, near);
+  for_entries([&](int i, int j) {
+    const double share = total[i] / (total[i] + FEW_NEIGHBOURS);
+    contrast[i * CLIENTS + j] = ((i == j) - near(i, j) / fmax(total[i], TINY)) * share;
+  });
+  for_entries([&](int i, int j) {
+    double sum = 0;
+    for (int k = 0; k < CLIENTS; k++) sum += contrast[i * CLIENTS + k] * products[k * CLIENTS + j];
+    half[i * CLIENTS + j] = sum;
+  });
+  for_entries([&](int i, int j) {
+    double sum = 0;
+    for (int k = 0; k < CLIENTS; k++) sum += half[i * CLIENTS + k] * contrast[j * CLIENTS + k];
+    left[i * CLIENTS + j] = sum;
+  });
+  const double strength = principal_axis(left, differences);
+  // `half` is contrast times products, so its transpose takes positions to where the clients are.
+  row_sums(CLIENTS, along, [&](int i, int j) { return half[j * CLIENTS + i] * differences[j]; });
+  row_sums(CLIENTS, total, [&](int i, int j) { return contrast[i * CLIENTS + j] * along[j]; });
+  const double squared = sum_over(CLIENTS, [&](int k) { return differences[k] * total[k]; });
+  const auto trace = [&](Matrix matrix) {
+    return fmax(sum_over(CLIENTS, [&](int k) { return matrix[k * CLIENTS + k]; }), NOTHING);
+  };
+  for_clients([&](int i) {
+    hidden[i] = along[i] / sqrt(fmax(squared, NOTHING));
+    differences[i] *= sqrt(strength);
+  });
+  return {strength / trace(left), strength / trace(products)};
+}
+
+// How far each client is a member of the camp.
+__device__ void find_members(const double* differences, const double* clients, const flag* camp, const flag* known,
+                             const double* voice, double* members) {
+  __shared__ double away[CLIENTS];
+  const auto trusted = [&](int i) { return known[i] && voice[i] >= TRUSTED; };
+  const auto usual = [&](int i) { return trusted(i) && !camp[i] && differences[i] != 0; };
+  const double middle = lower_median(differences, usual, CLIENTS), place = lower_median(clients, trusted, CLIENTS);
+  for_clients([&](int i) { away[i] = fabs(differences[i] - middle); });
+  const double deviation = fmax(DEVIATION * lower_median(away, usual, CLIENTS), TINY);
+  const double size = sum_over(CLIENTS, [&](int k) { return (double)camp[k]; });
+  const double mean =
+      sum_over(CLIENTS, [&](int k) { return camp[k] ? differences[k] - middle : 0; }) / fmax(size, 1.0);
+  const int side = mean > 0 ? 1 : mean < 0 ? -1 : 0;
+  for_clients([&](int i) {
+    const double far = side * (differences[i] - middle), out = fmin(far, side * (clients[i] - place));
+    const double member = rise(far / deviation, USUAL, UNUSUAL) * rise(out / fmax(fabs(mean), TINY), NEARER, HALFWAY);
+    members[i] = differences[i] != 0 && middle < INFINITE ? member : 0;
+  });
+}
+
+// Of what is seen of vectors with these inner products, as an estimate from clients with these weights.
+template <typename Weight>
+__device__ double variance(Matrix products, const double* hidden, Weight weight) {
+  __shared__ double along[CLIENTS];
+  const auto seen = [&](int i, int j) { return products[i * CLIENTS + j] - hidden[i] * hidden[j]; };
+  const double total = fmax(sum_over(CLIENTS, [&](int k) { return (double)weight(k); }), TINY);
+  row_sums(CLIENTS, along, [&](int i, int j) { return seen(i, j) * (weight(j) / total); });
+  const double spread =
+      sum_over(CLIENTS, [&](int k) { return weight(k) / total * (seen(k, k) - along[k]); });
+  const double squares = sum_over(CLIENTS, [&](int k) { return weight(k) / total * (weight(k) / total); });
+  __syncthreads();
+  return spread / fmax(1 - squares, NOTHING);
+}
+
+// Inner products as seen from the mean of those who are trusted, in units of the median client's squared length.
+__device__ void centred_products(Matrix gram, const flag* known, const double* voice, double* products) {
+  __shared__ double scale[CLIENTS], along[CLIENTS];
+  unit_scales(CLIENTS, gram, known, LONGEST, TINY, scale);
+  const double total = fmax(sum_over(CLIENTS, [&](int k) { return voice[k]; }), TINY);
+  const auto scaled = [&](int i, int j) { return gram[i * CLIENTS + j] * scale[i] * scale[j]; };
+  row_sums(CLIENTS, along, [&](int i, int j) { return scaled(i, j) * (voice[j] / total); });
+  const double middle = sum_over(CLIENTS, [&](int k) { return voice[k] / total * along[k]; });
+  for_entries([&](int i, int j) {
+    products[i * CLIENTS + j] = known[i] && known[j] ? scaled(i, j) - along[i] - along[j] + middle : 0;
+  });
+}
+
+// The first block looks at all that is sent, the second without the direction in which clients differ most.
+extern "C" __global__ void __launch_bounds__(1024)
+    neighbour_weights(const double* gram, const index* members, const flag* all_known, const double* trust,
+                      const flag* due, double* work, double* weights) {
+  if (!*due) return;
+  __shared__ flag known[CLIENTS], camp[CLIENTS];
+  __shared__ double voice[CLIENTS], heard[CLIENTS], hidden[CLIENTS], differences[CLIENTS], share[CLIENTS];
+  double* products = work + blockIdx.x * 4 * CLIENTS * CLIENTS;
+  double* scratch = products + CLIENTS * CLIENTS;
+  for_clients([&](int i) {
+    known[i] = all_known[members[i]];
+    voice[i] = known[i] ? trust[members[i]] : 0;
+  });
+  centred_products(gram, known, voice, products);
+  const double longest = principal_axis(products, hidden);
+  for_clients([&](int i) { hidden[i] *= blockIdx.x ? sqrt(longest) : 0; });
+  for (int turn = 0; turn < 2; turn++) common_difference(products, known, voice, hidden, scratch, differences);
+  split(differences, known, camp);
+  for_clients([&](int i) { heard[i] = camp[i] ? 0 : voice[i]; });
+  for_clients([&](int i) { share[i] = hidden[i]; });  // what was not seen when the last neighbours were found
+  const Difference found = common_difference(products, known, heard, hidden, scratch, differences);
+  const double apart = split(differences, known, camp);
+  find_members(differences, hidden, camp, known, voice, heard);
+  for_clients([&](int i) { hidden[i] = share[i], share[i] = heard[i]; });
+  const double size = sum_over(CLIENTS, [&](int k) { return share[k]; });
+  const double count = sum_over(CLIENTS, [&](int k) { return (double)known[k]; });
+  const double all = variance(products, hidden, [&](int k) { return (double)known[k]; });
+  const double diversity = variance(products, hidden, [&](int k) { return share[k]; }) / fmax(all, NOTHING);
+  const auto seen = [&](int i, int j) { return products[i * CLIENTS + j] - hidden[i] * hidden[j]; };
+  row_sums(CLIENTS, differences, [&](int i, int j) { return seen(i, j) * seen(i, j); });
+  const double squares = sum_over(CLIENTS, [&](int k) { return differences[k]; });
+  const double left = sum_over(CLIENTS, [&](int k) { return seen(k, k); });
+  const double sent = sum_over(CLIENTS, [&](int k) { return products[k * CLIENTS + k]; });
+  const double certainty = rise(left * left / fmax(squares, NOTHING), FEW_KINDS, MANY_KINDS) *
+                           rise(left / fmax(sent, NOTHING), HIDDEN, VISIBLE) * rise(found.common, COMMON, MOST) *
+                           rise(found.size, SMALL, LARGE) * rise(apart, APART, QUITE_APART) *
+                           rise(diversity, ALIKE, DIVERSE) *
+                           (count >= FEWEST && size >= SMALLEST_CAMP && 2 * size < count);
+  for_clients([&](int i) { weights[blockIdx.x * CLIENTS + i] = known[i] ? 1 - certainty * share[i] : 0; });
+}
