@@ -101,10 +101,20 @@ def test_the_share_is_the_one_that_reaches_the_model_with_the_most_weight(common
     aim = -rows[~MALICIOUS].mean(axis=0) / np.linalg.norm(rows[~MALICIOUS].mean(axis=0))
     parts, all_known = np.vstack([rows, aim]), torch.ones(CLIENTS, dtype=torch.bool)
     products, malicious = torch.from_numpy(parts @ parts.T), torch.from_numpy(MALICIOUS)
-    found = blending._best_share(products, all_known, malicious)
+    found = blending._best_share(products, all_known, malicious, None)
     gains = {share: gain_of(share, rows, aim) for share in np.arange(9, 1, -1) / 10}
     assert gains[found] == pytest.approx(max(gains.values()))
     assert found == best
+
+
+def test_shares_that_neighbours_see_are_not_chosen():
+    rng = np.random.default_rng(2)
+    kinds, noise, aim = (rng.normal(size=(n, 300)) / 300**0.5 for n in (8, 40, 1))
+    parts = np.vstack([kinds[np.arange(40) % 8] + 0.1 * noise, aim])
+    malicious = torch.arange(40) % 3 == 0  # some of each kind
+    given = torch.from_numpy(parts @ parts.T), torch.ones(40, dtype=torch.bool), malicious
+    free = blending._best_share(*given, None)
+    assert free > blending._best_share(*given, torch.ones(40, dtype=torch.float64))
 
 
 def test_where_nothing_is_checked_most_of_an_upload_is_poisoned(monkeypatch):

@@ -77,7 +77,7 @@ class Adaptive:
         assert view.snapshot is not None
         defense, kept, _ = view.snapshot
         if isinstance(defense, TrustClipping):
-            return blended(state, arrival, view, defense.momentum, self.strength)
+            return blended(state, arrival, view, defense, self.strength)
         values, honest = _honest_values(view.clients, view.snapshot)
         stats = honest_stats(values, honest, view.clients.malicious.sum())
         deviations = smallest_best(stats) if _saturates(defense) else MOST

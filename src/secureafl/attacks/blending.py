@@ -7,9 +7,10 @@ way: it points against a slow mean of the honest gradients. Uploads are as long 
 honest one: clipping then leaves the part of them that points away from the centre. That is an
 attack from parts (`attacks.composed`); how large the poisoned part may be is found here.
 
-It is found with the rule's own weights (`core.peers`), as if all colluders had uploaded such
-mixtures for so long that their update histories hold nothing else. The server's sketch and panels
-are secret: inner products are exact here, and the colluders draw a panel of their own.
+It is found with the rule's own weights (`core.peers`, and `core.neighbours` if it uses them), as if
+all colluders had uploaded such mixtures for so long that their update histories hold nothing else.
+The server's sketch and panels are secret: inner products are exact here, and the colluders draw a
+panel of their own.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import torch
 
 from secureafl.attacks.composed import Composed, State
 from secureafl.attacks.parts import honest_clients, unit
+from secureafl.core.neighbours import neighbour_weights
 from secureafl.core.panels import panel_size
 from secureafl.core.peers import peer_weights
 from secureafl.linalg.rows import TINY, median_of
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from secureafl.core.types import Arrival, AttackContext, AttackerView
+    from secureafl.defenses.trust_clipping import TrustClipping
 
 # Of the poisoned part in an upload, tried. With nothing of its own in it, an upload would change
 # against the curvature of a loss, as the mean that it points against changes along with it.
@@ -54,27 +57,28 @@ def no_colluders(context: AttackContext) -> Colluders:
 
 
 def blended(
-    colluders: Colluders, arrival: Arrival, view: AttackerView, momentum: float, strength: float
+    colluders: Colluders, arrival: Arrival, view: AttackerView, rule: TrustClipping, strength: float
 ) -> tuple[Float[Tensor, " d"], Colluders]:
     """The upload of one malicious client: its own gradient mixed with the poisoned direction.
 
-    Where no honest client is known yet it is the gradient. `momentum` is that of the rule.
+    Where no honest client is known yet it is the gradient.
     """
     share = strength * float(colluders.share)
     attack = Composed(cover="own", share=share, length="longest")
     upload, state = attack.poison_update(colluders.state, arrival, view)
     colluders = colluders._replace(state=state)
     # One looks and decides for all: about once while every client uploads, as histories change.
-    return upload, _decided(colluders, view, momentum) if view.attacker_index == 0 else colluders
+    return upload, _decided(colluders, view, rule) if view.attacker_index == 0 else colluders
 
 
-def _decided(colluders: Colluders, view: AttackerView, momentum: float) -> Colluders:
+def _decided(colluders: Colluders, view: AttackerView, rule: TrustClipping) -> Colluders:
     """The colluders' state after a further look at what every client trained."""
     assert view.clients is not None
+    assert view.snapshot is not None
     before, malicious = colluders.histories, view.clients.malicious
     trained = view.clients.gradients.to(before.dtype)
     first = ~before.any(dim=1, keepdim=True)
-    histories = torch.where(first, trained, torch.lerp(trained, before, momentum))
+    histories = torch.where(first, trained, torch.lerp(trained, before, rule.momentum))
     honest, draws = honest_clients(view), view.generator
     members = torch.randperm(len(trained), generator=draws, device=draws.device)
     members = members[: panel_size(len(trained))].to(trained.device)
@@ -84,7 +88,9 @@ def _decided(colluders: Colluders, view: AttackerView, momentum: float) -> Collu
     aim = -unit(colluders.state.reference).to(before.dtype)
     parts = torch.cat([rows, aim[None]])
     products = (parts @ parts.T).double().cpu()  # a few dozen rows, in many short operations
-    share = _best_share(products, view.clients.known[members].cpu(), malicious[members].cpu())
+    trust = view.snapshot.state.standing.trust[members].cpu() if rule.neighbours else None
+    known, malicious = view.clients.known[members].cpu(), malicious[members].cpu()
+    share = _best_share(products, known, malicious, trust)
     return colluders._replace(histories=histories, share=torch.full_like(colluders.share, share))
 
 
@@ -92,16 +98,21 @@ def _best_share(
     products: Float[Tensor, "parts parts"],
     known: Bool[Tensor, " members"],
     malicious: Bool[Tensor, " members"],
+    trust: Float[Tensor, " members"] | None,
 ) -> float:
     """The share of the poisoned part at which it reaches the model with the most weight.
 
     The products are those of the members' histories, and of the poisoned direction as the last.
+    With the `trust` in the members, neighbours judge too.
     """
     gains = []
     for share in _SHARES:
         mix = torch.eye(len(known), len(products), dtype=products.dtype)
         mix[malicious] *= math.sqrt(1 - share**2)
         mix[malicious, -1] = share
-        weights = peer_weights(mix @ products @ mix.T, known)
+        gram = mix @ products @ mix.T
+        weights = peer_weights(gram, known)
+        if trust is not None:
+            weights = weights * neighbour_weights(gram, known, trust)
         gains.append(share * weights[malicious].sum() / weights.sum().clamp(min=TINY))
     return _SHARES[int(torch.stack(gains).argmax())]
