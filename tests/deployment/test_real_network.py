@@ -221,6 +221,29 @@ def test_killed_serve_is_gone_on_with_and_a_replaced_key_counts_at_once(tmp_path
         assert sum("key two: let in" in line for line in said) == 2
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_server_whose_superlink_is_frozen_ends_before_systemd_kills_it(tmp_path):
+    with Network(tmp_path, rounds=1000) as net:
+        net.serve()
+        net.make_keys("one", "two")
+        net.join("one")
+        net.join("two")
+        net.wait(lambda: len(net.told("arrival")) >= 3, 200, "arrivals")
+        serve, (link,) = net.processes["serve"], net.find("serve", SERVERS["superlink"])
+        os.kill(link, signal.SIGSTOP)
+        began = time.monotonic()
+        serve.send_signal(signal.SIGTERM)
+        assert serve.wait(90) == 130
+        print(f"ended after {time.monotonic() - began:.0f} s")
+        assert not is_alive(link)
+        assert not is_alive(net.server_app())
+        rounds = len(net.told("arrival"))
+        net.serve()
+        net.wait(lambda: len(net.told("serving")) == 2, 200, "server that goes on")
+        assert net.told("serving")[-1]["round"] == rounds
+
+
 @pytest.fixture
 def small_disk(tmp_path):
     """A disk of 400 MB."""
