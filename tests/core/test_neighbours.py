@@ -5,6 +5,7 @@ import pytest
 import torch
 from reference import neighbours as oracle
 
+from secureafl.core import neighbours
 from secureafl.core.neighbours import neighbour_weights, principal_axis, split
 
 KINDS, SIZE = 10, 200
@@ -47,13 +48,17 @@ def test_an_aim_against_the_mean_of_all_is_no_better(malicious):
     assert (found[malicious:] == 1).all()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(s, marks=pytest.mark.slow) for s in range(4, 20))]
+)
 @pytest.mark.parametrize("kinds", [1, 2, 3, 5, 10, 50])
 def test_honest_clients_keep_theirs_however_many_kinds_there_are(kinds, seed):
     assert (weights(honest(kinds=kinds, seed=seed)) == 1).all()
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(s, marks=pytest.mark.slow) for s in range(3, 10))]
+)
 def test_two_kinds_of_unequal_number_are_no_camps(seed):
     histories = honest(kinds=2, seed=seed)[:50]
     histories[:30] = histories[0] + 0.1 * honest(clients=30, kinds=1, seed=seed + 50)
@@ -112,6 +117,25 @@ def test_nobody_is_judged_where_halves_stand_against_each_other():
     assert (weights(histories) == 1).all()
 
 
+@pytest.mark.parametrize("seed", [504, 1080, 1325, 2665])  # where more than half are far out
+def test_no_majority_loses_its_weight_whoever_is_trusted(seed):
+    rng = np.random.default_rng(seed)
+    kinds = rng.normal(size=(int(rng.integers(1, 8)), 30))
+    histories = kinds[rng.integers(len(kinds), size=20)]
+    histories = histories + rng.choice([0.05, 0.2, 0.5]) * rng.normal(size=(20, 30))
+    colluding = rng.random(20) < rng.choice([0.3, 0.5, 0.6])
+    histories[colluding] += rng.normal(size=30) * rng.choice([0.5, 1, 3])
+    trust = rng.choice([0, 0.2, 1], size=20, p=rng.dirichlet([1, 1, 1]))
+    assert (1 - weights(histories, trust=trust)).sum() < 10
+
+
+def test_variance_is_that_of_the_vectors():
+    rows = torch.randn(9, 5, dtype=torch.float64)
+    chosen = torch.arange(9) < 4
+    found = neighbours._variance(rows @ rows.T, chosen.double())
+    torch.testing.assert_close(found, rows[chosen].var(dim=0).sum())
+
+
 def test_unknown_clients_have_no_weight_and_no_say():
     histories = honest()
     histories[:10] += aim()
@@ -136,6 +160,14 @@ def test_weights_are_those_of_whole_vectors(malicious, seed):
     trust = np.random.default_rng(seed).uniform(0.2, 1, size=len(histories))
     expected = oracle.neighbour_weights(histories, trust)
     np.testing.assert_allclose(weights(histories, trust=trust), expected, atol=1e-3)
+
+
+def test_a_camp_that_stands_out_of_noise_in_part_loses_a_part():
+    histories = honest(noise=0.1)
+    histories[:10] += 0.7 * aim()
+    expected = oracle.neighbour_weights(histories, np.ones(50))
+    assert 0.05 < expected[0] < 0.95
+    np.testing.assert_allclose(weights(histories), expected, atol=0.02)
 
 
 def test_axis_of_vectors_is_the_longest():
