@@ -14,7 +14,12 @@ def neighbour_weights(histories, trust):
     shown = shown - sum(t * h for t, h in zip(trust, shown, strict=True)) / sum(trust)
     longest = principal_direction(shown)
     found = [camp_weights(shown, way, trust) for way in (np.zeros_like(longest), longest)]
-    return [one * other for one, other in zip(*found, strict=True)]
+    weights = [one * other for one, other in zip(*found, strict=True)]
+    return (
+        weights
+        if sum(1 - weight for weight in weights) < len(weights) / 2
+        else [1.0] * len(weights)
+    )
 
 
 def principal_direction(vectors):
@@ -37,7 +42,7 @@ def camp_weights(shown, hidden, trust):
     usual = [k for k in everybody - camp if trust[k] >= 0.5 and differences[k].any()]
     trusted = [k for k in everybody if trust[k] >= 0.5]
     members = membership(places, shown @ hidden, camp, usual, trusted, differences)
-    loss = float(len(shown) >= 20 and 3 <= sum(members) < len(shown) / 2)
+    loss = float(len(shown) >= 20 and sum(members) >= 3)
     loss *= rise((places**2).sum() / (differences**2).sum(), 0.35, 0.45)
     loss *= rise((places**2).sum() / (shown**2).sum(), 0.02, 0.03)
     loss *= rise(apart, 0.68, 0.72)

@@ -92,7 +92,9 @@ def neighbour_weights(
     positions, strength = principal_axis(products)
     hidden = torch.zeros_like(positions), positions * strength.sqrt()
     found = (_camp_weights(products, positions, known, voice) for positions in hidden)
-    return torch.where(known, torch.mul(*found), 0)
+    weights = torch.mul(*found)
+    minority = 2 * (1 - weights).sum() < known.sum()
+    return torch.where(known, torch.where(minority, weights, 1), 0)
 
 
 def _camp_weights(
@@ -126,7 +128,6 @@ def _camp_weights(
         * rise(seen.trace() / products.trace().clamp(min=NOTHING), HIDDEN, VISIBLE)
         * (count >= FEWEST)
         * (size >= SMALLEST_CAMP)
-        * (2 * size < count)
     )
     return 1 - certainty * members
 

@@ -26,7 +26,8 @@ def neighbour_weights(
     products = scaled - along[:, None] - along + centre @ along
     positions, strength = _principal_axis(products)
     hidden = np.zeros_like(positions), positions * np.sqrt(strength)
-    return np.multiply(*(_camp_weights(products, positions, trust) for positions in hidden))
+    weights = np.multiply(*(_camp_weights(products, positions, trust) for positions in hidden))
+    return weights if 2 * (1 - weights).sum() < len(weights) else np.ones(len(weights))
 
 
 def _camp_weights(
@@ -44,7 +45,7 @@ def _camp_weights(
     seen = products - np.outer(hidden, hidden)
     diversity = _variance(seen, members) / max(_variance(seen, np.ones(len(seen))), NOTHING)
     kinds = seen.trace() ** 2 / max((seen**2).sum(), NOTHING)
-    certainty = float(neighbours.SMALLEST_CAMP <= members.sum() < len(seen) / 2)
+    certainty = float(members.sum() >= neighbours.SMALLEST_CAMP)
     for value, limits in (
         (found.common, (neighbours.COMMON, neighbours.MOST)),
         (found.size, (neighbours.SMALL, neighbours.LARGE)),

@@ -1,5 +1,5 @@
 // Trust from neighbours on a GPU: the kernel behind `kernels.gpu_peers`, compiled after `gpu_sums.cu`. `core.neighbours`
-// explains the formulas and defines the constants. CLIENTS are judged at a time, by one block for each of two looks.
+// explains the formulas and defines the constants. CLIENTS are judged at a time, by one block.
 // Matrices lie in global memory, where the caches hold them; what is of one number a client lies in shared memory.
 
 typedef const double* Matrix;
@@ -166,43 +166,54 @@ __device__ void centred_products(Matrix gram, const flag* known, const double* v
   });
 }
 
-// The first block looks at all that is sent, the second without the direction in which clients differ most.
-extern "C" __global__ void __launch_bounds__(1024)
-    neighbour_weights(const double* gram, const index* members, const flag* all_known, const double* trust,
-                      const flag* due, double* work, double* weights) {
-  if (!*due) return;
-  __shared__ flag known[CLIENTS], camp[CLIENTS];
-  __shared__ double voice[CLIENTS], heard[CLIENTS], hidden[CLIENTS], differences[CLIENTS], share[CLIENTS];
-  double* products = work + blockIdx.x * 4 * CLIENTS * CLIENTS;
-  double* scratch = products + CLIENTS * CLIENTS;
-  for_clients([&](int i) {
-    known[i] = all_known[members[i]];
-    voice[i] = known[i] ? trust[members[i]] : 0;
-  });
-  centred_products(gram, known, voice, products);
-  const double longest = principal_axis(products, hidden);
-  for_clients([&](int i) { hidden[i] *= blockIdx.x ? sqrt(longest) : 0; });
-  for (int turn = 0; turn < 2; turn++) common_difference(products, known, voice, hidden, scratch, differences);
+// Multiplies the weights of members of a camp among clients that are near each other but for `hidden` positions.
+__device__ void weigh_camp(Matrix products, const flag* known, const double* voice, double* hidden, double* work,
+                           double* weights) {
+  __shared__ flag camp[CLIENTS];
+  __shared__ double heard[CLIENTS], differences[CLIENTS], unseen[CLIENTS], members[CLIENTS];
+  for (int turn = 0; turn < 2; turn++) common_difference(products, known, voice, hidden, work, differences);
   split(differences, known, camp);
-  for_clients([&](int i) { heard[i] = camp[i] ? 0 : voice[i]; });
-  for_clients([&](int i) { share[i] = hidden[i]; });  // what was not seen when the last neighbours were found
-  const Difference found = common_difference(products, known, heard, hidden, scratch, differences);
+  for_clients([&](int i) { heard[i] = camp[i] ? 0 : voice[i], unseen[i] = hidden[i]; });
+  const Difference found = common_difference(products, known, heard, hidden, work, differences);
   const double apart = split(differences, known, camp);
-  find_members(differences, hidden, camp, known, voice, heard);
-  for_clients([&](int i) { hidden[i] = share[i], share[i] = heard[i]; });
-  const double size = sum_over(CLIENTS, [&](int k) { return share[k]; });
+  find_members(differences, hidden, camp, known, voice, members);
+  const double size = sum_over(CLIENTS, [&](int k) { return members[k]; });
   const double count = sum_over(CLIENTS, [&](int k) { return (double)known[k]; });
-  const double all = variance(products, hidden, [&](int k) { return (double)known[k]; });
-  const double diversity = variance(products, hidden, [&](int k) { return share[k]; }) / fmax(all, NOTHING);
-  const auto seen = [&](int i, int j) { return products[i * CLIENTS + j] - hidden[i] * hidden[j]; };
-  row_sums(CLIENTS, differences, [&](int i, int j) { return seen(i, j) * seen(i, j); });
-  const double squares = sum_over(CLIENTS, [&](int k) { return differences[k]; });
+  const double all = variance(products, unseen, [&](int k) { return (double)known[k]; });
+  const double diversity = variance(products, unseen, [&](int k) { return members[k]; }) / fmax(all, NOTHING);
+  const auto seen = [&](int i, int j) { return products[i * CLIENTS + j] - unseen[i] * unseen[j]; };
+  row_sums(CLIENTS, heard, [&](int i, int j) { return seen(i, j) * seen(i, j); });
+  const double squares = sum_over(CLIENTS, [&](int k) { return heard[k]; });
   const double left = sum_over(CLIENTS, [&](int k) { return seen(k, k); });
   const double sent = sum_over(CLIENTS, [&](int k) { return products[k * CLIENTS + k]; });
   const double certainty = rise(left * left / fmax(squares, NOTHING), FEW_KINDS, MANY_KINDS) *
                            rise(left / fmax(sent, NOTHING), HIDDEN, VISIBLE) * rise(found.common, COMMON, MOST) *
                            rise(found.size, SMALL, LARGE) * rise(apart, APART, QUITE_APART) *
-                           rise(diversity, ALIKE, DIVERSE) *
-                           (count >= FEWEST && size >= SMALLEST_CAMP && 2 * size < count);
-  for_clients([&](int i) { weights[blockIdx.x * CLIENTS + i] = known[i] ? 1 - certainty * share[i] : 0; });
+                           rise(diversity, ALIKE, DIVERSE) * (count >= FEWEST && size >= SMALLEST_CAMP);
+  __syncthreads();
+  for_clients([&](int i) { weights[i] *= 1 - certainty * members[i]; });
+}
+
+// Two looks: at all that is sent, and without the direction in which clients differ most. One block.
+extern "C" __global__ void __launch_bounds__(1024)
+    neighbour_weights(const double* gram, const index* members, const flag* all_known, const double* trust,
+                      const flag* due, double* work, double* weights) {
+  if (!*due) return;
+  __shared__ flag known[CLIENTS];
+  __shared__ double voice[CLIENTS], hidden[CLIENTS], found[CLIENTS];
+  double *products = work, *scratch = products + CLIENTS * CLIENTS;
+  for_clients([&](int i) {
+    known[i] = all_known[members[i]];
+    voice[i] = known[i] ? trust[members[i]] : 0;
+    found[i] = 1;
+  });
+  centred_products(gram, known, voice, products);
+  for (int look = 0; look < 2; look++) {
+    const double longest = principal_axis(products, hidden);
+    for_clients([&](int i) { hidden[i] *= look ? sqrt(longest) : 0; });
+    weigh_camp(products, known, voice, hidden, scratch, found);
+  }
+  const double lost = sum_over(CLIENTS, [&](int k) { return 1 - found[k]; });
+  const double count = sum_over(CLIENTS, [&](int k) { return (double)known[k]; });
+  for_clients([&](int i) { weights[i] = known[i] ? (2 * lost < count ? found[i] : 1) : 0; });
 }

@@ -29,7 +29,7 @@ def peer_weights(
 def all_weights(
     history: Tensor, members: Tensor, known: Tensor, due: Tensor, trust: Tensor | None
 ) -> Tensor | None:
-    """Of each member the weights from novelty and from groups, and two from neighbours if asked.
+    """Of each member the weights from novelty, from groups and, with trust, from neighbours.
 
     Nothing where they do not fit.
     """
@@ -37,15 +37,15 @@ def all_weights(
     if clients > _MOST or history.dtype != torch.float32:
         return None
     exact = {"dtype": torch.float64, "device": history.device}
-    gram, work = torch.empty(clients, clients, **exact), torch.empty(10, clients, clients, **exact)
-    weights = torch.empty(2 if trust is None else 4, clients, **exact)
+    gram, work = torch.empty(clients, clients, **exact), torch.empty(6, clients, clients, **exact)
+    weights = torch.empty(2 if trust is None else 3, clients, **exact)
     arguments = [history, members, due, gram, size]
     _kernel("peer_products", clients)((clients, 1, 1), (ONE_CLIENT, 1, 1), arguments)
     arguments = [gram, members, known, due, work[:2], weights[:2]]
     _kernel("peer_weights", clients)((2, 1, 1), (1024, 1, 1), arguments)
     if trust is not None:
         arguments = [gram, members, known, trust, due, work[2:], weights[2:]]
-        _neighbours_kernel(clients)((2, 1, 1), (1024, 1, 1), arguments)
+        _neighbours_kernel(clients)((1, 1, 1), (1024, 1, 1), arguments)
     return weights
 
 
