@@ -50,8 +50,23 @@ def camp_weights(shown, hidden, trust):
     loss *= rise(variances.sum() ** 2 / (variances**2).sum(), 2.5, 3.5)
     loss *= rise((seen**2).sum() / (shown**2).sum(), 0.12, 0.2)
     if loss:
-        loss *= rise(variance(seen, members) / variance(seen, [1.0] * len(seen)), 0.2, 0.35)
+        usual = variance(seen, [1.0] * len(seen))
+        noise = min(left_by_neighbours(seen, differences, places, voice) / usual, 0.9)
+        loss *= rise((variance(seen, members) / usual - noise) / (1 - noise), 0.2, 0.35)
     return [1 - loss * member for member in members]
+
+
+def left_by_neighbours(seen, differences, places, voice):
+    """The variance outside the direction, of differences that would all count in full."""
+    shares = []
+    for k, own in enumerate(seen):
+        near = [
+            max(0.0, own @ other / (np.linalg.norm(own) * np.linalg.norm(other)) - 0.6) * heard
+            for number, (other, heard) in enumerate(zip(seen, voice, strict=True))
+            if number != k
+        ]
+        shares.append(sum(near) / (sum(near) + 0.3))
+    return ((differences**2).sum() - (places**2).sum()) / sum(share**2 for share in shares)
 
 
 def membership(places, clients, camp, usual, trusted, differences):

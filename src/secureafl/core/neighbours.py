@@ -41,9 +41,11 @@ SMALL, LARGE = 0.02, 0.03
 # How much of the variance along the direction lies between the camp and all others: of a Gaussian
 # it is 0.64, of two points 1.
 APART, QUITE_APART = 0.68, 0.72
-# How far the camp's members are from each other without the direction, in squares: of one kind
-# they are at 0.1 of what is usual, and drawn from all clients at 1.
+# How far the camp's members are from each other without the direction, in squares, next to all
+# clients and beyond noise, of which there is at most so much: 0 if they are of one kind, and 1 if
+# they are drawn from all clients.
 ALIKE, DIVERSE = 0.2, 0.35
+NOISIEST = 0.9
 # In how many directions clients differ without it, and how much that is of all that is sent: where
 # there are two kinds of clients only, and the direction leads from one to the other, all are alike.
 FEW_KINDS, MANY_KINDS = 2.5, 3.5
@@ -71,6 +73,7 @@ class Difference(NamedTuple):
     clients: Float[Tensor, " n"]  # positions of the clients themselves
     common: Float[Tensor, ""]  # share of all differences that lies in it
     size: Float[Tensor, ""]  # what lies in it, as a share of all that is sent
+    noise: Float[Tensor, ""]  # the variance that neighbours leave of a client in all others
 
 
 def neighbour_weights(
@@ -117,7 +120,9 @@ def _camp_weights(
     members = _members(found, camp, known & (voice >= TRUSTED))
     size, count = members.sum(), known.sum()
     seen = products - torch.outer(hidden, hidden)
-    diversity = _variance(seen, members) / _variance(seen, known.to(seen.dtype)).clamp(min=NOTHING)
+    usual = _variance(seen, known.to(seen.dtype)).clamp(min=NOTHING)
+    noise = (found.noise / usual).clamp(max=NOISIEST)
+    diversity = (_variance(seen, members) / usual - noise) / (1 - noise)
     kinds = seen.trace() ** 2 / seen.square().sum().clamp(min=NOTHING)
     certainty = (
         rise(found.common, COMMON, MOST)
@@ -145,7 +150,9 @@ def _common_difference(
     length = (positions @ contrast @ along).clamp(min=NOTHING).sqrt()
     common = strength / differences.trace().clamp(min=NOTHING)
     size = strength / products.trace().clamp(min=NOTHING)
-    return Difference(positions * strength.sqrt(), along / length, common, size)
+    judged = contrast.diagonal().square().sum()  # what is left of clients, counted in full
+    noise = (differences.trace() - strength) / judged.clamp(min=NOTHING)
+    return Difference(positions * strength.sqrt(), along / length, common, size, noise)
 
 
 def _contrast(

@@ -43,7 +43,9 @@ def _camp_weights(
     apart, camp = _split(found.differences)
     members = _members(found, camp, voice >= neighbours.TRUSTED)
     seen = products - np.outer(hidden, hidden)
-    diversity = _variance(seen, members) / max(_variance(seen, np.ones(len(seen))), NOTHING)
+    usual = max(_variance(seen, np.ones(len(seen))), NOTHING)
+    noise = min(found.noise / usual, neighbours.NOISIEST)
+    diversity = (_variance(seen, members) / usual - noise) / (1 - noise)
     kinds = seen.trace() ** 2 / max((seen**2).sum(), NOTHING)
     certainty = float(members.sum() >= neighbours.SMALLEST_CAMP)
     for value, limits in (
@@ -65,6 +67,7 @@ class _Difference(NamedTuple):
     clients: Float[np.ndarray, " n"]
     common: float
     size: float
+    noise: float
 
 
 def _common_difference(
@@ -78,7 +81,9 @@ def _common_difference(
     along = products @ (contrast.T @ positions)
     length = np.sqrt(max(positions @ contrast @ along, NOTHING))
     common, size = (strength / max(matrix.trace(), NOTHING) for matrix in (differences, products))
-    return _Difference(positions * np.sqrt(strength), along / length, common, size)
+    judged = (np.diagonal(contrast) ** 2).sum()
+    noise = (differences.trace() - strength) / max(judged, NOTHING)
+    return _Difference(positions * np.sqrt(strength), along / length, common, size, noise)
 
 
 def _contrast(

@@ -72,7 +72,7 @@ __device__ double split(const double* values, const flag* known, flag* smaller) 
 }
 
 struct Difference {
-  double common, size;
+  double common, size, noise;
 };
 
 // Leaves the positions of what neighbours leave of clients in `differences`, and those of the clients in `hidden`,
@@ -109,14 +109,15 @@ __device__ Difference common_difference(Matrix products, const flag* known, cons
   row_sums(CLIENTS, along, [&](int i, int j) { return half[j * CLIENTS + i] * differences[j]; });
   row_sums(CLIENTS, total, [&](int i, int j) { return contrast[i * CLIENTS + j] * along[j]; });
   const double squared = sum_over(CLIENTS, [&](int k) { return differences[k] * total[k]; });
-  const auto trace = [&](Matrix matrix) {
-    return fmax(sum_over(CLIENTS, [&](int k) { return matrix[k * CLIENTS + k]; }), NOTHING);
-  };
+  const auto trace = [&](Matrix matrix) { return sum_over(CLIENTS, [&](int k) { return matrix[k * CLIENTS + k]; }); };
+  const double judged = sum_over(CLIENTS, [&](int k) { return pow(contrast[k * CLIENTS + k], 2); });
+  const double all_left = trace(left), sent = trace(products);
   for_clients([&](int i) {
     hidden[i] = along[i] / sqrt(fmax(squared, NOTHING));
     differences[i] *= sqrt(strength);
   });
-  return {strength / trace(left), strength / trace(products)};
+  return {strength / fmax(all_left, NOTHING), strength / fmax(sent, NOTHING),
+          (all_left - strength) / fmax(judged, NOTHING)};
 }
 
 // How far each client is a member of the camp.
@@ -179,8 +180,10 @@ __device__ void weigh_camp(Matrix products, const flag* known, const double* voi
   find_members(differences, hidden, camp, known, voice, members);
   const double size = sum_over(CLIENTS, [&](int k) { return members[k]; });
   const double count = sum_over(CLIENTS, [&](int k) { return (double)known[k]; });
-  const double all = variance(products, unseen, [&](int k) { return (double)known[k]; });
-  const double diversity = variance(products, unseen, [&](int k) { return members[k]; }) / fmax(all, NOTHING);
+  const double usual = fmax(variance(products, unseen, [&](int k) { return (double)known[k]; }), NOTHING);
+  const double noise = fmin(found.noise / usual, NOISIEST);
+  const double own = variance(products, unseen, [&](int k) { return members[k]; });
+  const double diversity = (own / usual - noise) / (1 - noise);
   const auto seen = [&](int i, int j) { return products[i * CLIENTS + j] - unseen[i] * unseen[j]; };
   row_sums(CLIENTS, heard, [&](int i, int j) { return seen(i, j) * seen(i, j); });
   const double squares = sum_over(CLIENTS, [&](int k) { return heard[k]; });
