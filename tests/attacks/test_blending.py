@@ -118,7 +118,7 @@ def test_shares_that_neighbours_see_are_not_chosen():
 
 
 def test_where_nothing_is_checked_most_of_an_upload_is_poisoned(monkeypatch):
-    monkeypatch.setattr(blending, "peer_weights", lambda gram, known: known.double())
+    monkeypatch.setattr(blending, "trust_weights", lambda gram, known, _: known.double())
     federation, _ = warm(lying=True)
     assert float(federation.colluders.share) == 0.9
 

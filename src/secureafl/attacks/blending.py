@@ -22,9 +22,8 @@ import torch
 
 from secureafl.attacks.composed import Composed, State
 from secureafl.attacks.parts import honest_clients, unit
-from secureafl.core.neighbours import neighbour_weights
+from secureafl.core.neighbours import trust_weights
 from secureafl.core.panels import panel_size
-from secureafl.core.peers import peer_weights
 from secureafl.linalg.rows import TINY, median_of
 from secureafl.linalg.vectors import exact_norm
 
@@ -110,9 +109,6 @@ def _best_share(
         mix = torch.eye(len(known), len(products), dtype=products.dtype)
         mix[malicious] *= math.sqrt(1 - share**2)
         mix[malicious, -1] = share
-        gram = mix @ products @ mix.T
-        weights = peer_weights(gram, known)
-        if trust is not None:
-            weights = weights * neighbour_weights(gram, known, trust)
+        weights = trust_weights(mix @ products @ mix.T, known, trust)
         gains.append(share * weights[malicious].sum() / weights.sum().clamp(min=TINY))
     return _SHARES[int(torch.stack(gains).argmax())]

@@ -34,9 +34,7 @@ ROUNDING = 1e-4  # of an upload: a change since the last one that is no longer s
 GROWTH = 1.5  # of a client's mean distance so far: what counts of a distance that is longer
 CUT, SPARED = 0.1, 0.25  # of what clipping leaves of the median client's: no weight, full weight
 NEWS = 0.25  # share of a judgement in a client's trust: who sits with whom is chance
-FORGIVING = (
-    0.02  # what it is, with neighbours, where who does not count is judged better: camps pause
-)
+FORGIVING = 0.02  # the same, with neighbours, for the better of who does not count: camps pause
 PACE, SAVED = 1.5, 5.0  # steps earned while each other client uploads once; the most that is kept
 COUNTED = 0.5  # of a typical client's weight: with less, an upload is reported as not accepted
 RATE, SHORTEST = 0.01, 0.5  # of the mean trust, per step; and what it is at least taken for

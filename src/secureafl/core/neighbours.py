@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from secureafl.core.peers import NOTHING, centred, cosines, scaled
+from secureafl.core.peers import NOTHING, centred, cosines, peer_weights, scaled
 from secureafl.linalg.rows import TINY, lower_median, rise
 
 if TYPE_CHECKING:
@@ -74,6 +74,14 @@ class Difference(NamedTuple):
     common: Float[Tensor, ""]  # share of all differences that lies in it
     size: Float[Tensor, ""]  # what lies in it, as a share of all that is sent
     noise: Float[Tensor, ""]  # the variance that neighbours leave of a client in all others
+
+
+def trust_weights(
+    gram: Float[Tensor, "n n"], known: Bool[Tensor, " n"], trust: Float[Tensor, " n"] | None
+) -> Float[Tensor, " n"]:
+    """Weights from peers (`core.peers`) and, with the trust so far, from neighbours."""
+    weights = peer_weights(gram, known)
+    return weights if trust is None else weights * neighbour_weights(gram, known, trust)
 
 
 def neighbour_weights(

@@ -212,8 +212,8 @@ extern "C" __global__ void __launch_bounds__(1024)
   });
   centred_products(gram, known, voice, products);
   for (int look = 0; look < 2; look++) {
-    const double longest = principal_axis(products, hidden);
-    for_clients([&](int i) { hidden[i] *= look ? sqrt(longest) : 0; });
+    const double longest = look ? principal_axis(products, hidden) : 0;
+    for_clients([&](int i) { hidden[i] = look ? hidden[i] * sqrt(longest) : 0; });
     weigh_camp(products, known, voice, hidden, scratch, found);
   }
   const double lost = sum_over(CLIENTS, [&](int k) { return 1 - found[k]; });

@@ -62,7 +62,7 @@ def _kernel(name: str, clients: int) -> Any:
 
 
 def _neighbours_kernel(clients: int) -> Any:
-    numbers = [("CLIENTS", clients), ("TINY", TINY), ("NOTHING", peers.NOTHING)]
-    numbers += [("LONGEST", peers.LONGEST)]
-    numbers += [(key, value) for key, value in vars(neighbours).items() if key.isupper()]
-    return compiled("gpu_neighbours.cu", "neighbour_weights", tuple(dict(numbers).items()))
+    numbers = {"CLIENTS": clients, "LONGEST": peers.LONGEST}
+    # TINY and NOTHING among them, which it imports.
+    numbers |= {key: n for key, n in vars(neighbours).items() if isinstance(n, int | float)}
+    return compiled("gpu_neighbours.cu", "neighbour_weights", tuple(numbers.items()))

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from secureafl.core import clipping, peers
+from secureafl.core import clipping
 from secureafl.core.clipping import remember_upload, take_step
-from secureafl.core.neighbours import neighbour_weights
+from secureafl.core.neighbours import trust_weights
 from secureafl.core.panels import call_panel
 from secureafl.core.server import LARGEST_NORM
 from secureafl.core.types import SecantProducts
@@ -218,11 +218,8 @@ def peer_weights(
     is given. Where they are not `due`, what is returned means nothing: a GPU then skips the work.
     """
     rows = history.index_select(0, members).double()  # squares of large float32 overflow
-    gram, known = rows @ rows.T, known.index_select(0, members)
-    weights = peers.peer_weights(gram, known)
-    if trust is None:
-        return weights
-    return weights * neighbour_weights(gram, known, trust.index_select(0, members))
+    so_far = None if trust is None else trust.index_select(0, members)
+    return trust_weights(rows @ rows.T, known.index_select(0, members), so_far)
 
 
 def judge_clients(
