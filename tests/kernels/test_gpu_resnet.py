@@ -75,7 +75,7 @@ def test_errors_of_a_usual_batch_are_small(mixed):
     gradient, moved = error(by_kernels(model, weights, inputs, labels, mixed), expected)
     # Factors of products in float32 are rounded to TF32's ten bits, as in torch's convolutions.
     assert gradient < (0.1 if mixed else 0.03)
-    assert moved < (0.01 if mixed else 0.001)
+    assert moved < (0.01 if mixed else 0.003)
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="needs Triton and TRITON_INTERPRET=1")

@@ -1,17 +1,27 @@
 """Trust from neighbours with whole vectors, loops and exact eigenvectors."""
 
 import numpy as np
-from reference.trust_clipping import lower_median, rise
+
+
+def lower_median(values):
+    """The middle one, the smaller of two."""
+    return sorted(values)[(len(values) - 1) // 2]
+
+
+def rise(value, start, end):
+    return min(1.0, max(0.0, (value - start) / (end - start)))
 
 
 def neighbour_weights(histories, trust):
     """The product of two weights: with neighbours in all directions, and in all but the longest."""
+    if len(histories) < 20:
+        return [1.0] * len(histories)
     lengths = [np.linalg.norm(history) for history in histories]
     median = lower_median(lengths)
     shown = np.array(
         [h / max(size / 2, median, 1e-30) for h, size in zip(histories, lengths, strict=True)]
     )
-    shown = shown - sum(t * h for t, h in zip(trust, shown, strict=True)) / sum(trust)
+    shown = shown - sum(t * h for t, h in zip(trust, shown, strict=True)) / max(sum(trust), 1e-30)
     longest = principal_direction(shown)
     found = [camp_weights(shown, way, trust) for way in (np.zeros_like(longest), longest)]
     weights = [one * other for one, other in zip(*found, strict=True)]
@@ -73,7 +83,7 @@ def membership(places, clients, camp, usual, trusted, differences):
     """By the distance from the median: in deviations of usual clients, and in the camp's mean."""
     middle = lower_median([places[k] for k in usual])
     centre = lower_median([clients[k] for k in trusted])
-    deviation = 1.4826 * lower_median([abs(places[k] - middle) for k in usual])
+    deviation = 1.4826 * lower_median([abs(places[k] - middle) for k in usual]) + 1e-30
     mean = np.mean([places[k] - middle for k in camp]) if camp else 0.0
     found = []
     for place, client, own in zip(places, clients, differences, strict=True):

@@ -4,11 +4,7 @@ import math
 
 import numpy as np
 from reference.arrivals import Outcome, at_most
-
-
-def lower_median(values):
-    """The middle one, the smaller of two."""
-    return sorted(values)[(len(values) - 1) // 2]
+from reference.neighbours import lower_median, neighbour_weights, rise
 
 
 def curvature_weights(stats, memory, among, credit):
@@ -93,10 +89,6 @@ def shortened(vectors):
     return [vector / max(np.linalg.norm(vector), 1e-9**0.5) for vector in vectors]
 
 
-def rise(value, start, end):
-    return min(1.0, max(0.0, (value - start) / (end - start)))
-
-
 def group_sizes(seen, voices):
     """The root of how many pairs agree with each and with each other, and itself; in medians."""
     agree = np.maximum(0, np.array(seen) @ np.array(seen).T - 0.1)
@@ -126,7 +118,10 @@ class TrustClippingServer:
         self._remember(seen, away, distance)
         if self.arrivals % max(1, self.num_clients // 2) == 0:
             for client, weight in self._trust().items():
-                self.trust[client] = 0.75 * self.trust.get(client, 1.0) + 0.25 * weight
+                before = self.trust.get(client, 1.0)
+                forgiven = self.num_clients >= 20 and before < 0.5 and weight > before
+                news = 0.02 if forgiven else 0.25
+                self.trust[client] = before + news * (weight - before)
         self.arrivals += 1
         trust = self.trust.get(seen.client, 1.0)
         pace = self._spend(seen.client)
@@ -203,7 +198,9 @@ class TrustClippingServer:
         left = [client for client, weight in zip(clients, curved, strict=True) if weight > 0]
         histories = [self.histories[client] for client in left]
         if left:
-            kinds = (novelty_weights(histories), group_weights(histories))
+            kinds = [kind(histories) for kind in (novelty_weights, group_weights)]
+            so_far = [self.trust.get(client, 1.0) for client in left]
+            kinds.append(neighbour_weights(histories, so_far))
             curved = dict(zip(clients, curved, strict=True))
             for client, *weights in zip(left, *kinds, strict=True):
                 trust[client] = curved[client] * np.prod(weights)

@@ -6,8 +6,9 @@ may do is limited in three ways:
 - distance: it is no further from a moving average of the steps, the *centre*, than the median
   client's uploads usually are, nor than its last upload was long. What is usual grows slowly.
   Nobody moves the model before more than half of the clients are known;
-- trust (`core.peers` and `core.curvature`): a client whose history nobody else can explain counts
-  less, and so does one of an unusually large group that agrees; a client whose uploads change
+- trust (`core.peers`, `core.neighbours` and `core.curvature`): a client whose history nobody else
+  can explain counts less, and so does one of an unusually large group that agrees, or of several
+  that differ in one direction from clients that are like them; a client whose uploads change
   against the curvature of a loss, as reversed gradients do, or are cut to next to nothing time
   after time, does not count;
 - pace: a client earns its steps while others upload. It may be half as fast again as the average
@@ -30,6 +31,7 @@ import torch
 
 from secureafl.core.clipping import Records, Standing, full_standing, no_records
 from secureafl.core.errors import require
+from secureafl.core.neighbours import FEWEST
 from secureafl.core.panels import Panels, draw_panels, panel_size
 from secureafl.core.trees import name_tensors
 from secureafl.core.types import Arrival, Decision, ServerView
@@ -67,7 +69,7 @@ class TrustClipping:
 
     momentum: float = 0.95  # of update histories, per upload
     sketch_size: int = 4096  # numbers that are kept of an upload
-    neighbours: bool = False  # whether `core.neighbours` judges too; the tables are without it yet
+    neighbours: bool = True  # whether `core.neighbours` judges too, where there are enough clients
 
     def __post_init__(self) -> None:
         remedy = "give 0 (only the last upload) to below 1"
@@ -88,7 +90,8 @@ class TrustClipping:
         position = remember_upload(records, sketch, centre, arrival, self.momentum)
         every = max(1, panel_size(records.known.numel()) // _TURNS)
         members, due = call_panel(panels, every)
-        judge_clients(records, standing.trust, members, due, self.momentum, self.neighbours)
+        neighbours = self.neighbours and len(members) >= FEWEST
+        judge_clients(records, standing.trust, members, due, self.momentum, neighbours)
         weights, direction = take_step(records, standing, centre, arrival, position)
         scores = {"weight": weights.trust, "pace": weights.pace}
         bounded = True  # `take_step` saw to it

@@ -21,7 +21,6 @@ from secureafl.core.types import (
     Knowledge,
     ServerSnapshot,
 )
-from secureafl.linalg.vectors import set_row
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
@@ -81,9 +80,11 @@ class Attackers:
         table = self._client_gradients
         if table is None or (self.attack.knows == "colluders" and not self.malicious[client]):
             return
-        number, finite = self._numbers[client], torch.isfinite(gradient).all()
-        set_row(table.gradients, number, gradient, finite)
-        set_row(table.known, number, finite, finite)
+        # In few operations, since this is done at every arrival: infinite or NaN is the largest.
+        finite = torch.linalg.vector_norm(gradient, torch.inf) < torch.inf
+        mine = table.gradients[client]
+        torch.where(finite, gradient, mine, out=mine)
+        table.known[client] |= finite
 
     @property
     def see_server(self) -> bool:
