@@ -86,6 +86,18 @@ def test_settings_that_few_runs_have_tell_variants_apart(make_run):
     assert rows == ["| secure_afl | 0.100 ± 0.000 |", "| secure_afl (alpha=0.4) | 0.300 |"]
 
 
+def test_settings_that_came_later_do_not_tell_old_runs_from_new_ones(make_run):
+    folder = make_run("old0", seed=0, alpha=0.8, result=result(0.1)).parent
+    make_run("old1", seed=1, alpha=0.8, result=result(0.1))
+    for old in ("old0", "old1"):
+        path = folder / old / "experiment.toml"
+        lines = path.read_text().splitlines()
+        path.write_text("\n".join(line for line in lines if not line.startswith("alpha")))
+    make_run("new", seed=2, alpha=0.8, result=result(0.1))
+    rows = made(folder, ("defense",), ("attack",)).splitlines()[2:]
+    assert rows == ["| secure_afl | 0.100 ± 0.000 |"]
+
+
 def test_runs_that_differ_in_more_than_their_seed_are_not_averaged(make_run):
     make_run("few", rounds=8, result=result(0.1))
     folder = make_run("many", rounds=9, result=result(0.1)).parent

@@ -132,7 +132,10 @@ def _labels(runs: Sequence[Run], axis: Axis) -> list[str]:
 
 
 def _plug_ins(runs: Sequence[Run], part: str) -> list[str]:
-    """The kind of a plug-in, with those of its settings that most runs of the kind have not."""
+    """The kind of a plug-in, with those of its settings that most runs of the kind have not.
+
+    Runs from before a setting came say nothing of it, so they are not counted for it.
+    """
     kinds = [run.settings[f"{part}.kind"] for run in runs]
     values = Counter(
         (kind, name, value)
@@ -140,12 +143,15 @@ def _plug_ins(runs: Sequence[Run], part: str) -> list[str]:
         for name, value in run.settings.items()
         if name.startswith(f"{part}.")
     )
+    said: Counter[tuple[str, str]] = Counter()
+    for (kind, name, _), count in values.items():
+        said[kind, name] += count
     labels = []
     for kind, run in zip(kinds, runs, strict=True):
         own = [
             f"{name.partition('.')[2]}={value}"
             for name, value in run.settings.items()
-            if name.startswith(f"{part}.") and 2 * values[kind, name, value] <= kinds.count(kind)
+            if name.startswith(f"{part}.") and 2 * values[kind, name, value] <= said[kind, name]
         ]
         labels.append(f"{kind} ({', '.join(own)})" if own else kind)
     return labels
