@@ -165,7 +165,7 @@ def test_kept_outcome_has_the_commands_that_make_it_again(file):
     one = json.loads(file.read_text())
     plan = _plan(one["plan"], file)
     assert one["command"] == plan.command
-    assert one["worst"]["command"] == plan.run_command(one["worst"]["attack"], 101)
+    assert one["worst"]["command"] == plan.run_command(one["worst"]["attack"], plan.held_out[0])
     kind = one["plan"]["base"]["defense"]["kind"]
     assert file.stem == f"{kind}-{plan.base.malicious}-{plan.against}"
 
