@@ -374,6 +374,8 @@ def main() -> None:
         words = error.format_message().rstrip(".").split()
         if isinstance(error, click.NoSuchOption) and _takes_settings(error):
             words[-1] += remedy_for(error.option_name)
+        elif "extra" in words and "--set" in sys.argv and _takes_settings(error):
+            words[-1] += "; give settings as --set KEY=VALUE"
         print("error:", *words, f"(see '{command} --help')", file=sys.stderr)
         sys.exit(2)
     except SecureAflError as error:

@@ -88,8 +88,8 @@ def serve(
         print(f"{path}: finished")
         return
     if experiment.clients < 3:
-        few = f"clients = {experiment.clients}: no defence can tell which of two is malicious"
-        print(f"{few}; give 3 or more unless you trust both", file=sys.stderr)
+        few = f"clients = {experiment.clients}: among so few no defence can tell who is malicious"
+        print(f"{few}; give 3 or more unless you trust them all", file=sys.stderr)
     service = Service(experiment, options, path, where, accept_loss)
     try:
         with stop_signals() as told:
