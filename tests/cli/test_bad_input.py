@@ -170,7 +170,7 @@ MISTAKES = {
     "run --rounds ten": "'--rounds': 'ten' is not a valid integer (see 'secureafl run --help')",
     "run tiny.toml --malicious 0.2": "'--malicious'; use --set malicious=VALUE (see",
     "compare tiny.toml --local-steps 3": "use --set training.local_steps=VALUE",
-    "run tiny.toml --set rounds 5": "unexpected extra argument (5); give settings as --set KEY=VALUE",
+    "run tiny.toml --set rounds 5": "argument (5); give settings as --set KEY=VALUE",
     "run quikc": "no such file, and no experiment that ships; did you mean 'quick'?",
     "run experiments/quikc.toml": "did you mean 'quick'?",
     "run tiny.toml --attack sign-flip": "unknown attack 'sign-flip'; did you mean 'sign_flip'?",
