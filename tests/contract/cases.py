@@ -36,7 +36,7 @@ _ALL_CASES = {
     "constant": FedAsync(weighting="constant"),
     "hinge": FedAsync(weighting="hinge"),
     "kardam_inverse": Kardam(dampening="inverse"),
-    "no neighbours": TrustClipping(neighbours=False),
+    "no_neighbours": TrustClipping(neighbours=False),
     "weighted_ctma_median": WeightedCtma(centre="median"),
     "zeno_pp_score": ZenoPp(form="score"),
 }

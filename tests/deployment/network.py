@@ -92,6 +92,12 @@ class Network:
         words += ["--ca", self.folder / "certs" / "ca.crt", "--task", self.task]
         return self.start(name, "join", *words, *more, where=where)
 
+    def serve_members(self, *names):
+        """Serve, and let members with new keys join; their processes."""
+        self.serve()
+        self.make_keys(*names)
+        return [self.join(name) for name in names]
+
     def wait(self, holds, seconds, what):
         until = time.monotonic() + seconds
         while not holds():

@@ -143,10 +143,7 @@ def kill(net, rng):
 def test_strangers_are_refused_and_the_server_stops_and_goes_on(tmp_path):
     port = free_port()
     with Network(tmp_path, rounds=1000, more=f"metrics_port = {port}") as net:
-        net.serve()
-        net.make_keys("one", "two")
-        net.join("one")
-        net.join("two")
+        net.serve_members("one", "two")
         net.wait(lambda: len(net.told("arrival")) >= 3, 200, "arrivals")
         assert len(net.told("here")) == 2
         page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
@@ -195,10 +192,7 @@ def test_strangers_are_refused_and_the_server_stops_and_goes_on(tmp_path):
 @pytest.mark.timeout(600)
 def test_killed_serve_is_gone_on_with_and_a_replaced_key_counts_at_once(tmp_path):
     with Network(tmp_path, rounds=1000) as net:
-        net.serve()
-        net.make_keys("one", "two")
-        net.join("one")
-        two = net.join("two")
+        _, two = net.serve_members("one", "two")
         net.wait(lambda: len({line["node"] for line in net.told("arrival")}) == 2, 200, "arrivals")
         before, old_app = note(net, {}), net.server_app()
         net.processes["serve"].kill()
@@ -225,10 +219,7 @@ def test_killed_serve_is_gone_on_with_and_a_replaced_key_counts_at_once(tmp_path
 @pytest.mark.timeout(600)
 def test_server_whose_superlink_is_frozen_ends_before_systemd_kills_it(tmp_path):
     with Network(tmp_path, rounds=1000) as net:
-        net.serve()
-        net.make_keys("one", "two")
-        net.join("one")
-        net.join("two")
+        net.serve_members("one", "two")
         net.wait(lambda: len(net.told("arrival")) >= 3, 200, "arrivals")
         serve, (link,) = net.processes["serve"], net.find("serve", SERVERS["superlink"])
         os.kill(link, signal.SIGSTOP)
@@ -259,10 +250,7 @@ def small_disk(tmp_path):
 def test_full_disk_is_told_at_once_and_the_run_goes_on_by_itself(small_disk):
     port = free_port()
     with Network(small_disk, rounds=1000, more=f"metrics_port = {port}") as net:
-        net.serve()
-        net.make_keys("one", "two")
-        net.join("one")
-        net.join("two")
+        net.serve_members("one", "two")
         net.wait(lambda: len(net.told("arrival")) >= 3, 200, "arrivals")
         (small_disk / "large").write_bytes(bytes(200 * 2**20))
         began = time.monotonic()

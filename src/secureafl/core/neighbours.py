@@ -97,6 +97,8 @@ def neighbour_weights(
     >>> neighbour_weights(gram, known, trust=torch.ones(3, dtype=torch.float64))
     tensor([1., 1., 0.], dtype=torch.float64)
     """
+    if len(known) < FEWEST:
+        return known.to(gram.dtype)
     voice = trust * known
     centre = voice / voice.sum().clamp(min=TINY)
     products = centred(scaled(gram, known), centre) * known[:, None] * known

@@ -143,9 +143,7 @@ def _plug_ins(runs: Sequence[Run], part: str) -> list[str]:
         for name, value in run.settings.items()
         if name.startswith(f"{part}.")
     )
-    said: Counter[tuple[str, str]] = Counter()
-    for (kind, name, _), count in values.items():
-        said[kind, name] += count
+    said = Counter((kind, name) for kind, name, _ in values.elements())
     labels = []
     for kind, run in zip(kinds, runs, strict=True):
         own = [
