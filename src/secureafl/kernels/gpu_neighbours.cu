@@ -1,8 +1,8 @@
-// Trust from neighbours on a GPU: the kernel behind `kernels.gpu_peers`, compiled after `gpu_sums.cu`. `core.neighbours`
+// Trust from neighbours on a GPU: a part of `gpu_peers.cu`, compiled between `gpu_sums.cu` and that. `core.neighbours`
 // explains the formulas and defines the constants. CLIENTS are judged at a time, by one block.
 // Matrices lie in global memory, where the caches hold them; what is of one number a client lies in shared memory.
 
-typedef const double* Matrix;
+typedef const double* Products;
 
 // Calls `use(i, j)` for each entry of a matrix, by all threads of the block.
 template <typename Use>
@@ -19,7 +19,7 @@ __device__ void for_clients(Use use) {
 }
 
 // Leaves the clients' positions along the principal axis in `axis`, scaled to length 1. Its strength.
-__device__ double principal_axis(Matrix products, double* axis) {
+__device__ double principal_axis(Products products, double* axis) {
   __shared__ int longest;
   __shared__ double next[CLIENTS];
   if (threadIdx.x == 0) {
@@ -77,7 +77,7 @@ struct Difference {
 
 // Leaves the positions of what neighbours leave of clients in `differences`, and those of the clients in `hidden`,
 // whose old ones say what is not seen. `work` holds three matrices.
-__device__ Difference common_difference(Matrix products, const flag* known, const double* voice, double* hidden,
+__device__ Difference common_difference(Products products, const flag* known, const double* voice, double* hidden,
                                         double* work, double* differences) {
   __shared__ double scale[CLIENTS], total[CLIENTS], along[CLIENTS];
   double *contrast = work, *half = contrast + CLIENTS * CLIENTS, *left = half + CLIENTS * CLIENTS;
@@ -109,7 +109,7 @@ __device__ Difference common_difference(Matrix products, const flag* known, cons
   row_sums(CLIENTS, along, [&](int i, int j) { return half[j * CLIENTS + i] * differences[j]; });
   row_sums(CLIENTS, total, [&](int i, int j) { return contrast[i * CLIENTS + j] * along[j]; });
   const double squared = sum_over(CLIENTS, [&](int k) { return differences[k] * total[k]; });
-  const auto trace = [&](Matrix matrix) { return sum_over(CLIENTS, [&](int k) { return matrix[k * CLIENTS + k]; }); };
+  const auto trace = [&](Products matrix) { return sum_over(CLIENTS, [&](int k) { return matrix[k * CLIENTS + k]; }); };
   const double judged = sum_over(CLIENTS, [&](int k) { return pow(contrast[k * CLIENTS + k], 2); });
   const double all_left = trace(left), sent = trace(products);
   for_clients([&](int i) {
@@ -142,7 +142,7 @@ __device__ void find_members(const double* differences, const double* clients, c
 
 // Of what is seen of vectors with these inner products, as an estimate from clients with these weights.
 template <typename Weight>
-__device__ double variance(Matrix products, const double* hidden, Weight weight) {
+__device__ double variance(Products products, const double* hidden, Weight weight) {
   __shared__ double along[CLIENTS];
   const auto seen = [&](int i, int j) { return products[i * CLIENTS + j] - hidden[i] * hidden[j]; };
   const double total = fmax(sum_over(CLIENTS, [&](int k) { return (double)weight(k); }), TINY);
@@ -155,7 +155,7 @@ __device__ double variance(Matrix products, const double* hidden, Weight weight)
 }
 
 // Inner products as seen from the mean of those who are trusted, in units of the median client's squared length.
-__device__ void centred_products(Matrix gram, const flag* known, const double* voice, double* products) {
+__device__ void centred_products(Products gram, const flag* known, const double* voice, double* products) {
   __shared__ double scale[CLIENTS], along[CLIENTS];
   unit_scales(CLIENTS, gram, known, LONGEST, TINY, scale);
   const double total = fmax(sum_over(CLIENTS, [&](int k) { return voice[k]; }), TINY);
@@ -168,7 +168,7 @@ __device__ void centred_products(Matrix gram, const flag* known, const double* v
 }
 
 // Multiplies the weights of members of a camp among clients that are near each other but for `hidden` positions.
-__device__ void weigh_camp(Matrix products, const flag* known, const double* voice, double* hidden, double* work,
+__device__ void weigh_camp(Products products, const flag* known, const double* voice, double* hidden, double* work,
                            double* weights) {
   __shared__ flag camp[CLIENTS];
   __shared__ double heard[CLIENTS], differences[CLIENTS], unseen[CLIENTS], members[CLIENTS];
@@ -197,19 +197,12 @@ __device__ void weigh_camp(Matrix products, const flag* known, const double* voi
   for_clients([&](int i) { weights[i] *= 1 - certainty * members[i]; });
 }
 
-// Two looks: at all that is sent, and without the direction in which clients differ most. One block.
-extern "C" __global__ void __launch_bounds__(1024)
-    neighbour_weights(const double* gram, const index* members, const flag* all_known, const double* trust,
-                      const flag* due, double* work, double* weights) {
-  if (!*due) return;
-  __shared__ flag known[CLIENTS];
+// Two looks: at all that is sent, and without the direction in which clients differ most. `work` holds four matrices.
+__device__ void neighbour_weights(Products gram, const flag* known, const double* trust, const index* members,
+                                  double* work, double* weights) {
   __shared__ double voice[CLIENTS], hidden[CLIENTS], found[CLIENTS];
   double *products = work, *scratch = products + CLIENTS * CLIENTS;
-  for_clients([&](int i) {
-    known[i] = all_known[members[i]];
-    voice[i] = known[i] ? trust[members[i]] : 0;
-    found[i] = 1;
-  });
+  for_clients([&](int i) { voice[i] = known[i] ? trust[members[i]] : 0, found[i] = 1; });
   centred_products(gram, known, voice, products);
   for (int look = 0; look < 2; look++) {
     const double longest = look ? principal_axis(products, hidden) : 0;

@@ -1,6 +1,7 @@
-// Trust from peers on a GPU: the kernels behind `kernels.gpu_peers`, compiled after `gpu_sums.cu`. `core.peers`
-// explains the formulas and defines the constants. CLIENTS are judged at a time. A block has 32 warps; thread
-// (warp, lane) holds the entries (warp + 32 r, lane + 32 c) of a matrix in registers, so a row lies in one warp.
+// Trust from peers on a GPU: the kernels behind `kernels.gpu_peers`, compiled after `gpu_sums.cu` and
+// `gpu_neighbours.cu`. `core.peers` explains the formulas and defines the constants. CLIENTS are judged at a time. A
+// block has 32 warps; thread (warp, lane) holds the entries (warp + 32 r, lane + 32 c) of a matrix in registers, so a
+// row lies in one warp.
 
 #define TILES ((CLIENTS + 31) / 32)
 #define WIDTH (32 * TILES)
@@ -197,24 +198,24 @@ __device__ void group_weights(const double* gram, const flag* known, double* wor
         return root * root + AGREEMENT > MAJORITY ? 1.0 : 0.0;
       });
     if (thread < CLIENTS) {
-      const double by_block = 1 - (1 - LEAST_OF_BLOCK) * rise(block[thread], LARGE_BLOCK, LARGEST_BLOCK);
       const double both = cbrt(block[thread] * block[thread] * group[thread]);
       const double by_group = 1 - rise(fmax(group[thread], both), LARGE_GROUP, LARGEST_GROUP);
-      weight[thread] = !known[thread] ? 0 : 2 * of_one_mind[thread] >= all ? 1 : fmin(by_block, by_group);
+      weight[thread] = !known[thread] ? 0 : 2 * of_one_mind[thread] >= all ? 1 : by_group;
     }
     __syncthreads();
   }
   if (thread < CLIENTS) weights[thread] = weight[thread];
 }
 
-// Two blocks: one finds the weights by novelty, the other those by groups.
-extern "C" __global__ void __launch_bounds__(1024) peer_weights(const double* gram, const index* members,
-                                                                const flag* known, const flag* due,
-                                                                double* work, double* weights) {
+// A block for each kind of weights: by novelty, by groups and, if there is a third, by neighbours.
+extern "C" __global__ void __launch_bounds__(1024)
+    peer_weights(const double* gram, const index* members, const flag* known, const double* trust, const flag* due,
+                 double* work, double* weights) {
   if (!*due) return;
   __shared__ flag judged[CLIENTS];
   if (threadIdx.x < CLIENTS) judged[threadIdx.x] = known[members[threadIdx.x]];
   __syncthreads();
   if (blockIdx.x == 0) novelty_weights(gram, judged, weights);
-  else group_weights(gram, judged, work, weights + CLIENTS);
+  else if (blockIdx.x == 1) group_weights(gram, judged, work, weights + CLIENTS);
+  else neighbour_weights(gram, judged, trust, members, work + 2 * CLIENTS * CLIENTS, weights + 2 * CLIENTS);
 }

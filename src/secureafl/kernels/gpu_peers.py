@@ -38,31 +38,17 @@ def all_weights(
         return None
     exact = {"dtype": torch.float64, "device": history.device}
     gram, work = torch.empty(clients, clients, **exact), torch.empty(6, clients, clients, **exact)
-    weights = torch.empty(2 if trust is None else 3, clients, **exact)
+    kinds = 2 if trust is None else 3
+    weights = torch.empty(kinds, clients, **exact)
     arguments = [history, members, due, gram, size]
     _kernel("peer_products", clients)((clients, 1, 1), (ONE_CLIENT, 1, 1), arguments)
-    arguments = [gram, members, known, due, work[:2], weights[:2]]
-    _kernel("peer_weights", clients)((2, 1, 1), (1024, 1, 1), arguments)
-    if trust is not None:
-        arguments = [gram, members, known, trust, due, work[2:], weights[2:]]
-        _neighbours_kernel(clients)((1, 1, 1), (1024, 1, 1), arguments)
+    arguments = [gram, members, known, gram if trust is None else trust, due, work, weights]
+    _kernel("peer_weights", clients)((kinds, 1, 1), (1024, 1, 1), arguments)
     return weights
 
 
-_CONSTANTS = (
-    *("NOVELTY_RIDGE", "CONFIRMATION_RIDGE", "WHITENING_RIDGE", "USUAL_NOVELTY", "LONGEST"),
-    *("AGREEMENT", "LARGE_BLOCK", "LARGEST_BLOCK", "LEAST_OF_BLOCK", "LARGE_GROUP"),
-    *("LARGEST_GROUP", "MAJORITY", "CENTRINGS", "NOTHING"),
-)
-
-
 def _kernel(name: str, clients: int) -> Any:
-    numbers = tuple((key, getattr(peers, key)) for key in _CONSTANTS)
-    return compiled("gpu_peers.cu", name, (("CLIENTS", clients), ("TINY", TINY), *numbers))
-
-
-def _neighbours_kernel(clients: int) -> Any:
-    numbers = {"CLIENTS": clients, "LONGEST": peers.LONGEST}
-    # TINY and NOTHING among them, which it imports.
-    numbers |= {key: n for key, n in vars(neighbours).items() if isinstance(n, int | float)}
-    return compiled("gpu_neighbours.cu", "neighbour_weights", tuple(numbers.items()))
+    modules = vars(peers) | vars(neighbours)
+    numbers = {key: n for key, n in modules.items() if key.isupper() and isinstance(n, int | float)}
+    numbers |= {"CLIENTS": clients, "TINY": TINY}
+    return compiled("gpu_peers.cu", name, tuple(numbers.items()))

@@ -11,6 +11,7 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
+_NEEDED = {"gpu_peers.cu": ["gpu_neighbours.cu"]}  # files that come before one
 ONE_CLIENT = 256  # threads of a block of a kernel that works on one client
 
 
@@ -26,7 +27,8 @@ def _compiled_on(
     """Compiled for the current GPU, whose number is part of the key: it runs on no other."""
     folder = files("secureafl.kernels")
     given = [f"#define {key} {value}" for key, value in (("ONE_CLIENT", ONE_CLIENT), *numbers)]
-    parts = [folder.joinpath(part).read_text() for part in ("gpu_sums.cu", file)]
+    sources = ["gpu_sums.cu", *_NEEDED.get(file, []), file]
+    parts = [folder.joinpath(source).read_text() for source in sources]
     return torch.cuda._compile_kernel("\n".join([*given, *lines, *parts]), name)
 
 
