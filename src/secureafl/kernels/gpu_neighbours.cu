@@ -1,4 +1,4 @@
-// Trust from neighbours on a GPU: a part of `gpu_peers.cu`, compiled between `gpu_sums.cu` and that. `core.neighbours`
+// Trust from neighbours on a GPU: a part of `gpu_peers.cu`, compiled between `gpu_matrix.cu` and that. `core.neighbours`
 // explains the formulas and defines the constants. CLIENTS are judged at a time, by one block.
 // Matrices lie in global memory, where the caches hold them; what is of one number a client lies in shared memory.
 
@@ -16,29 +16,6 @@ template <typename Use>
 __device__ void for_clients(Use use) {
   for (int i = threadIdx.x; i < CLIENTS; i += blockDim.x) use(i);
   __syncthreads();
-}
-
-// Leaves the clients' positions along the principal axis in `axis`, scaled to length 1. Its strength.
-__device__ double principal_axis(Products products, double* axis) {
-  __shared__ int longest;
-  __shared__ double next[CLIENTS];
-  if (threadIdx.x == 0) {
-    longest = 0;
-    for (int k = 1; k < CLIENTS; k++)
-      if (products[k * CLIENTS + k] > products[longest * CLIENTS + longest]) longest = k;
-  }
-  __syncthreads();
-  for_clients([&](int i) { axis[i] = products[i * CLIENTS + longest]; });
-  const auto norm = [&] { return sqrt(sum_over(CLIENTS, [&](int k) { return axis[k] * axis[k]; })); };
-  for (int turn = 0; turn < POWERS; turn++) {
-    const double length = fmax(norm(), TINY);
-    row_sums(CLIENTS, next, [&](int i, int j) { return products[i * CLIENTS + j] * (axis[j] / length); });
-    for_clients([&](int i) { axis[i] = next[i]; });
-  }
-  const double strength = norm();
-  __syncthreads();
-  for_clients([&](int i) { axis[i] /= fmax(strength, TINY); });
-  return strength;
 }
 
 // Marks the smaller one of the best two camps. The share of the variance between them.
@@ -76,42 +53,45 @@ struct Difference {
 };
 
 // Leaves the positions of what neighbours leave of clients in `differences`, and those of the clients in `hidden`,
-// whose old ones say what is not seen. `work` holds three matrices.
+// whose old ones say what is not seen. `work` holds two matrices: what each client (row) is in the difference of others
+// from their neighbours, and its products with those differences.
 __device__ Difference common_difference(Products products, const flag* known, const double* voice, double* hidden,
                                         double* work, double* differences) {
-  __shared__ double scale[CLIENTS], total[CLIENTS], along[CLIENTS];
-  double *contrast = work, *half = contrast + CLIENTS * CLIENTS, *left = half + CLIENTS * CLIENTS;
+  __shared__ double scale[CLIENTS], total[CLIENTS], share[CLIENTS], along[CLIENTS], left[CLIENTS];
+  double *contrast = work, *half = contrast + CLIENTS * CLIENTS;
   for_clients([&](int i) {
     const double seen = products[i * CLIENTS + i] - hidden[i] * hidden[i];
     scale[i] = known[i] ? rsqrt(fmax(seen, NOTHING)) : 0;
   });
-  const auto near = [&](int i, int j) {
+  const auto nearness = [&](int i, int j) {
     const double cosine = (products[i * CLIENTS + j] - hidden[i] * hidden[j]) * scale[i] * scale[j];
-    return i == j ? 0 : fmax(cosine - NEAR, 0.0) * voice[j];
+    return i == j ? 0 : fmax(cosine - NEAR, 0.0);
   };
-  row_sums(CLIENTS, total, near);
-  for_entries([&](int i, int j) {
-    const double share = total[i] / (total[i] + FEW_NEIGHBOURS);
-    contrast[i * CLIENTS + j] = ((i == j) - near(i, j) / fmax(total[i], TINY)) * share;
+  row_sums(CLIENTS, total, [&](int i, int j) { return nearness(i, j) * voice[j]; });
+  for_clients([&](int i) {
+    share[i] = total[i] / (total[i] + FEW_NEIGHBOURS);
+    total[i] = share[i] / fmax(total[i], TINY);
   });
-  for_entries([&](int i, int j) {
-    double sum = 0;
-    for (int k = 0; k < CLIENTS; k++) sum += contrast[i * CLIENTS + k] * products[k * CLIENTS + j];
-    half[i * CLIENTS + j] = sum;
+  for_entries([&](int j, int i) {
+    contrast[j * CLIENTS + i] = i == j ? share[i] : -nearness(j, i) * voice[j] * total[i];
   });
-  for_entries([&](int i, int j) {
-    double sum = 0;
-    for (int k = 0; k < CLIENTS; k++) sum += half[i * CLIENTS + k] * contrast[j * CLIENTS + k];
-    left[i * CLIENTS + j] = sum;
+  Matrix matrix;
+  multiply(products, contrast, matrix);
+  entries(matrix, [&](double& entry, int i, int j) {
+    if (inside(i, j)) half[i * CLIENTS + j] = entry;
   });
-  const double strength = principal_axis(left, differences);
-  // `half` is contrast times products, so its transpose takes positions to where the clients are.
-  row_sums(CLIENTS, along, [&](int i, int j) { return half[j * CLIENTS + i] * differences[j]; });
-  row_sums(CLIENTS, total, [&](int i, int j) { return contrast[i * CLIENTS + j] * along[j]; });
-  const double squared = sum_over(CLIENTS, [&](int k) { return differences[k] * total[k]; });
-  const auto trace = [&](Products matrix) { return sum_over(CLIENTS, [&](int k) { return matrix[k * CLIENTS + k]; }); };
+  __syncthreads();
+  multiply(half, contrast, matrix);
+  entries(matrix, [&](double& entry, int i, int j) {
+    if (i == j && inside(i, j)) left[i] = entry;
+  });
+  const double strength = principal_axis(matrix, differences);
+  row_sums(CLIENTS, along, [&](int i, int j) { return half[i * CLIENTS + j] * differences[j]; });
+  row_sums(CLIENTS, total, [&](int i, int j) { return contrast[i * CLIENTS + j] * differences[j]; });
+  const double squared = sum_over(CLIENTS, [&](int k) { return along[k] * total[k]; });
   const double judged = sum_over(CLIENTS, [&](int k) { return pow(contrast[k * CLIENTS + k], 2); });
-  const double all_left = trace(left), sent = trace(products);
+  const double all_left = sum_over(CLIENTS, [&](int k) { return left[k]; });
+  const double sent = sum_over(CLIENTS, [&](int k) { return products[k * CLIENTS + k]; });
   for_clients([&](int i) {
     hidden[i] = along[i] / sqrt(fmax(squared, NOTHING));
     differences[i] *= sqrt(strength);
@@ -145,11 +125,10 @@ template <typename Weight>
 __device__ double variance(Products products, const double* hidden, Weight weight) {
   __shared__ double along[CLIENTS];
   const auto seen = [&](int i, int j) { return products[i * CLIENTS + j] - hidden[i] * hidden[j]; };
-  const double total = fmax(sum_over(CLIENTS, [&](int k) { return (double)weight(k); }), TINY);
-  row_sums(CLIENTS, along, [&](int i, int j) { return seen(i, j) * (weight(j) / total); });
-  const double spread =
-      sum_over(CLIENTS, [&](int k) { return weight(k) / total * (seen(k, k) - along[k]); });
-  const double squares = sum_over(CLIENTS, [&](int k) { return weight(k) / total * (weight(k) / total); });
+  const double unit = 1 / fmax(sum_over(CLIENTS, [&](int k) { return weight(k); }), TINY);
+  row_sums(CLIENTS, along, [&](int i, int j) { return seen(i, j) * weight(j) * unit; });
+  const double spread = sum_over(CLIENTS, [&](int k) { return weight(k) * unit * (seen(k, k) - along[k]); });
+  const double squares = sum_over(CLIENTS, [&](int k) { return weight(k) * unit * weight(k) * unit; });
   __syncthreads();
   return spread / fmax(1 - squares, NOTHING);
 }
@@ -158,10 +137,10 @@ __device__ double variance(Products products, const double* hidden, Weight weigh
 __device__ void centred_products(Products gram, const flag* known, const double* voice, double* products) {
   __shared__ double scale[CLIENTS], along[CLIENTS];
   unit_scales(CLIENTS, gram, known, LONGEST, TINY, scale);
-  const double total = fmax(sum_over(CLIENTS, [&](int k) { return voice[k]; }), TINY);
+  const double unit = 1 / fmax(sum_over(CLIENTS, [&](int k) { return voice[k]; }), TINY);
   const auto scaled = [&](int i, int j) { return gram[i * CLIENTS + j] * scale[i] * scale[j]; };
-  row_sums(CLIENTS, along, [&](int i, int j) { return scaled(i, j) * (voice[j] / total); });
-  const double middle = sum_over(CLIENTS, [&](int k) { return voice[k] / total * along[k]; });
+  row_sums(CLIENTS, along, [&](int i, int j) { return scaled(i, j) * voice[j] * unit; });
+  const double middle = sum_over(CLIENTS, [&](int k) { return voice[k] * unit * along[k]; });
   for_entries([&](int i, int j) {
     products[i * CLIENTS + j] = known[i] && known[j] ? scaled(i, j) - along[i] - along[j] + middle : 0;
   });
@@ -197,16 +176,18 @@ __device__ void weigh_camp(Products products, const flag* known, const double* v
   for_clients([&](int i) { weights[i] *= 1 - certainty * members[i]; });
 }
 
-// Two looks: at all that is sent, and without the direction in which clients differ most. `work` holds four matrices.
+// Two looks: at all that is sent, and without the direction in which clients differ most. `work` holds three matrices.
 __device__ void neighbour_weights(Products gram, const flag* known, const double* trust, const index* members,
                                   double* work, double* weights) {
-  __shared__ double voice[CLIENTS], hidden[CLIENTS], found[CLIENTS];
+  __shared__ double voice[CLIENTS], hidden[CLIENTS], longest[CLIENTS], found[CLIENTS];
   double *products = work, *scratch = products + CLIENTS * CLIENTS;
   for_clients([&](int i) { voice[i] = known[i] ? trust[members[i]] : 0, found[i] = 1; });
   centred_products(gram, known, voice, products);
+  Matrix matrix;
+  entries(matrix, [&](double& entry, int i, int j) { entry = inside(i, j) ? products[i * CLIENTS + j] : 0; });
+  const double strength = principal_axis(matrix, longest);
   for (int look = 0; look < 2; look++) {
-    const double longest = look ? principal_axis(products, hidden) : 0;
-    for_clients([&](int i) { hidden[i] = look ? hidden[i] * sqrt(longest) : 0; });
+    for_clients([&](int i) { hidden[i] = look ? longest[i] * sqrt(strength) : 0; });
     weigh_camp(products, known, voice, hidden, scratch, found);
   }
   const double lost = sum_over(CLIENTS, [&](int k) { return 1 - found[k]; });

@@ -1,23 +1,5 @@
-// Trust from peers on a GPU: the kernels behind `kernels.gpu_peers`, compiled after `gpu_sums.cu` and
-// `gpu_neighbours.cu`. `core.peers` explains the formulas and defines the constants. CLIENTS are judged at a time. A
-// block has 32 warps; thread (warp, lane) holds the entries (warp + 32 r, lane + 32 c) of a matrix in registers, so a
-// row lies in one warp.
-
-#define TILES ((CLIENTS + 31) / 32)
-#define WIDTH (32 * TILES)
-typedef double Matrix[TILES][TILES];
-
-// Calls `use(entry, i, j)` for each entry of a matrix that this thread holds.
-template <typename Use>
-__device__ __forceinline__ void entries(Matrix& matrix, Use use) {
-#pragma unroll
-  for (int r = 0; r < TILES; r++)
-#pragma unroll
-    for (int c = 0; c < TILES; c++) use(matrix[r][c], threadIdx.x / 32 + 32 * r, threadIdx.x % 32 + 32 * c);
-}
-
-// Whether both are clients: what lies beyond only fills the last tiles.
-__device__ bool inside(int i, int j) { return i < CLIENTS && j < CLIENTS; }
+// Trust from peers on a GPU: the kernels behind `kernels.gpu_peers`, compiled after `gpu_sums.cu`, `gpu_matrix.cu` and
+// `gpu_neighbours.cu`. `core.peers` explains the formulas and defines the constants. CLIENTS are judged at a time.
 
 // Inner products of the histories of all members; the matrix is symmetric, a block makes a row up to the diagonal.
 extern "C" __global__ void peer_products(const float* history, const index* members, const flag* due,

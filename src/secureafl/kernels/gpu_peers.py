@@ -37,7 +37,7 @@ def all_weights(
     if clients > _MOST or history.dtype != torch.float32:
         return None
     exact = {"dtype": torch.float64, "device": history.device}
-    gram, work = torch.empty(clients, clients, **exact), torch.empty(6, clients, clients, **exact)
+    gram, work = torch.empty(clients, clients, **exact), torch.empty(5, clients, clients, **exact)
     kinds = 2 if trust is None else 3
     weights = torch.empty(kinds, clients, **exact)
     arguments = [history, members, due, gram, size]

@@ -11,7 +11,7 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-_NEEDED = {"gpu_peers.cu": ["gpu_neighbours.cu"]}  # files that come before one
+_NEEDED = {"gpu_peers.cu": ["gpu_matrix.cu", "gpu_neighbours.cu"]}  # files that come before one
 ONE_CLIENT = 256  # threads of a block of a kernel that works on one client
 
 
