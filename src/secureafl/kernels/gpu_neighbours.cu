@@ -1,6 +1,7 @@
 // Trust from neighbours on a GPU: a part of `gpu_peers.cu`, compiled between `gpu_matrix.cu` and that. `core.neighbours`
 // explains the formulas and defines the constants. CLIENTS are judged at a time, by one block.
 // Matrices lie in global memory, where the caches hold them; what is of one number a client lies in shared memory.
+// Functions that are needed twice are compiled once: the compiler would take half as long again.
 
 typedef const double* Products;
 
@@ -19,7 +20,7 @@ __device__ void for_clients(Use use) {
 }
 
 // Marks the smaller one of the best two camps. The share of the variance between them.
-__device__ double split(const double* values, const flag* known, flag* smaller) {
+__device__ __noinline__ double split(const double* values, const flag* known, flag* smaller) {
   __shared__ double sorted[CLIENTS], between[CLIENTS];
   __shared__ int rank[CLIENTS];
   for_clients([&](int i) {
@@ -55,8 +56,8 @@ struct Difference {
 // Leaves the positions of what neighbours leave of clients in `differences`, and those of the clients in `hidden`,
 // whose old ones say what is not seen. `work` holds two matrices: what each client (row) is in the difference of others
 // from their neighbours, and its products with those differences.
-__device__ Difference common_difference(Products products, const flag* known, const double* voice, double* hidden,
-                                        double* work, double* differences) {
+__device__ __noinline__ Difference common_difference(Products products, const flag* known, const double* voice,
+                                                     double* hidden, double* work, double* differences) {
   __shared__ double scale[CLIENTS], total[CLIENTS], share[CLIENTS], along[CLIENTS], left[CLIENTS];
   double *contrast = work, *half = contrast + CLIENTS * CLIENTS;
   for_clients([&](int i) {
@@ -101,8 +102,8 @@ __device__ Difference common_difference(Products products, const flag* known, co
 }
 
 // How far each client is a member of the camp.
-__device__ void find_members(const double* differences, const double* clients, const flag* camp, const flag* known,
-                             const double* voice, double* members) {
+__device__ __noinline__ void find_members(const double* differences, const double* clients, const flag* camp,
+                                          const flag* known, const double* voice, double* members) {
   __shared__ double away[CLIENTS];
   const auto trusted = [&](int i) { return known[i] && voice[i] >= TRUSTED; };
   const auto usual = [&](int i) { return trusted(i) && !camp[i] && differences[i] != 0; };

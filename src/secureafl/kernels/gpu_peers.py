@@ -1,4 +1,7 @@
-"""Trust from peers on a GPU (`gpu_peers.cu`): two launches, which do nothing where none is due."""
+"""Trust from peers on a GPU: two launches, which do nothing where none is due.
+
+The kernels are in `gpu_products.cu` and `gpu_peers.cu`.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +44,15 @@ def all_weights(
     kinds = 2 if trust is None else 3
     weights = torch.empty(kinds, clients, **exact)
     arguments = [history, members, due, gram, size]
-    _kernel("peer_products", clients)((clients, 1, 1), (ONE_CLIENT, 1, 1), arguments)
+    products = compiled("gpu_products.cu", "peer_products", (("CLIENTS", clients),))
+    products((clients, 1, 1), (ONE_CLIENT, 1, 1), arguments)
     arguments = [gram, members, known, gram if trust is None else trust, due, work, weights]
-    _kernel("peer_weights", clients)((kinds, 1, 1), (1024, 1, 1), arguments)
+    _peer_weights(clients)((kinds, 1, 1), (1024, 1, 1), arguments)
     return weights
 
 
-def _kernel(name: str, clients: int) -> Any:
+def _peer_weights(clients: int) -> Any:
     modules = vars(peers) | vars(neighbours)
     numbers = {key: n for key, n in modules.items() if key.isupper() and isinstance(n, int | float)}
     numbers |= {"CLIENTS": clients, "TINY": TINY}
-    return compiled("gpu_peers.cu", name, tuple(numbers.items()))
+    return compiled("gpu_peers.cu", "peer_weights", tuple(numbers.items()))
