@@ -78,8 +78,9 @@ def group_weights(histories):
         minds = minds or [sum(mine @ other > 0.5 for other in seen) for mine in seen]
         weights = []
         for mind, block, group in zip(minds, blocks, groups, strict=True):
+            by_block = 1 - 0.4 * rise(block, 1.35, 1.65)
             by_group = 1 - rise(max(group, np.cbrt(block**2 * group)), 1.5, 1.75)
-            weights.append(1.0 if 2 * mind >= len(seen) else by_group)
+            weights.append(1.0 if 2 * mind >= len(seen) else min(by_block, by_group))
     return weights
 
 

@@ -29,7 +29,9 @@ NOVELTY_RIDGE, CONFIRMATION_RIDGE, WHITENING_RIDGE = 0.1, 1.0, 0.3
 USUAL_NOVELTY = 4.0  # in medians; a client that is more novel loses weight in proportion
 LONGEST = 2.0  # of a history, in medians: longer ones are looked at as if they were this long
 AGREEMENT = 0.1  # cosines below mean nothing: among few thousand numbers they come by chance
-# Sizes of groups, in medians: from the first on a client's weight falls, at the second it is 0.
+# Sizes of groups are in medians. From the first of two numbers on a client's weight falls, at the
+# second it is as low as it gets: for a block, which may be a natural one, not below this.
+LARGE_BLOCK, LARGEST_BLOCK, LEAST_OF_BLOCK = 1.35, 1.65, 0.6
 LARGE_GROUP, LARGEST_GROUP = 1.5, 1.75
 MAJORITY = 0.5  # the cosine at which clients are of one mind: at least half of all are no attackers
 CENTRINGS = 2  # the centre depends on the weights, and the weights on the centre
@@ -75,10 +77,10 @@ def group_weights(gram: Float[Tensor, "n n"], known: Bool[Tensor, " n"]) -> Floa
 
     A *block* is who agrees with a client at all, its members counted alike or by the lengths of
     their histories, whichever makes it larger. Blocks can be natural: clients with animals among
-    clients with vehicles. Where all directions that are sent are made equally strong (whitened),
-    natural blocks fall apart and those with a common aim do not. A group that is large in this
-    sense, or a block that is very large, costs the weight. Who is of one mind with half of all
-    clients loses nothing: malicious clients are fewer.
+    clients with vehicles. So they cost a part of the weight. Where all directions that are sent are
+    made equally strong (whitened), natural blocks fall apart and those with a common aim do not. A
+    group that is large in this sense, or a block that is very large, costs all of it. Who is of one
+    mind with half of all clients loses nothing: malicious clients are fewer.
     """
     confirmed = _confirmed(cosines(gram, known), known)
     length = gram.diagonal().clamp(min=0).sqrt()
@@ -95,7 +97,10 @@ def group_weights(gram: Float[Tensor, "n n"], known: Bool[Tensor, " n"]) -> Floa
         )
         group = _group_sizes(cosines(_whitened(seen), known, NOTHING), alike, known)
         group = torch.maximum(group, (block**2 * group.clamp(min=1)) ** (1 / 3))
-        weights = 1 - rise(group, LARGE_GROUP, LARGEST_GROUP)
+        weights = torch.minimum(
+            1 - (1 - LEAST_OF_BLOCK) * rise(block, LARGE_BLOCK, LARGEST_BLOCK),
+            1 - rise(group, LARGE_GROUP, LARGEST_GROUP),
+        )
         if turn == 0:  # while nobody has lost weight: who does must not gain a majority by it
             of_one_mind = 2 * (agreement > MAJORITY).sum(dim=1) >= known.sum()
         weights = torch.where(known, torch.where(of_one_mind, 1, weights), 0)
