@@ -56,6 +56,19 @@ def test_budget_is_the_number_of_attacks_tried(tmp_path):
     assert [len(stage.cells) for stage in seen[3:]] == [4, 2 * (1 + FINALISTS)]
 
 
+def test_attacks_that_reach_full_length_are_named_with_their_settings(tmp_path):
+    _, seen = pretend(tiny_plan(budget=10), tmp_path, lambda n, e: 0.5)
+    attacks = [cell.attack for cell in seen[-1].cells.values()]
+    title, *named = seen[-1].title.splitlines()
+    assert title.endswith("seeds 101, 102:")
+    assert len(named) == FINALISTS
+    for line in named:
+        kind, _, settings = line.removeprefix("  0.500 ").partition(" (")
+        found = [a for a in attacks if short_name(a) == kind]
+        wanted = dict(pair.split(" = ") for pair in settings.rstrip(")").split(", ") if pair)
+        assert any(all(str(getattr(a, k)) == v for k, v in wanted.items()) for a in found)
+
+
 @pytest.mark.parametrize("against", ["error", "asr"])
 def test_search_ends_when_four_attacks_leave_nothing_to_be_worse(tmp_path, against):
     plan = tiny_plan(budget=40, against=against)

@@ -25,6 +25,7 @@ from secureafl.redteam.outcome import Trial, held_out_scores, most_harmful, writ
 from secureafl.redteam.plan import FINALISTS, NO_ATTACK, Plan
 from secureafl.redteam.space import find_space
 from secureafl.sweep.engines import EngineName, find_engine, run_sweep
+from secureafl.toml import on_one_line
 
 
 class Stage(NamedTuple):
@@ -167,8 +168,10 @@ def _full_runs(
         for attack in [NO_ATTACK, *(trial.attack for trial in finalists)]
     }
     seeds = ", ".join(map(str, plan.held_out))
-    title = f"the worst {len(finalists)} at full length, held-out seeds {seeds}"
-    yield Stage(title, out / RUNS, cells)
+    # By name, so that a search that is stopped here has already said what it found.
+    named = [f"  {trial.longer:.3f} {on_one_line(trial.attack)}" for trial in finalists]
+    title = f"the worst {len(finalists)} at full length, held-out seeds {seeds}:"
+    yield Stage("\n".join([title, *named]), out / RUNS, cells)
     return [
         t._replace(held_out=held_out_scores(plan, out, t.attack, plan.against)) for t in finalists
     ]

@@ -21,6 +21,7 @@ from secureafl.report.trust import trust
 from secureafl.report.writing import PAGE, fill, save
 from secureafl.runs.layout import read_json
 from secureafl.runs.origin import origin_of
+from secureafl.toml import on_one_line
 
 _ATTACKS = 12  # lines of the table of attacks
 
@@ -77,7 +78,7 @@ def write_redteam(outcome: Mapping[str, Any], folder: Path, out: Path) -> Path:
         "origin": origin_of(sorted((folder / "runs").iterdir())),
     }
     pictures = [curve, *([trust_map] if trust_map else [])]
-    filters = {"score": score, "spelled": spelled, "plain": in_markdown_table}
+    filters = {"score": score, "on_one_line": on_one_line, "plain": in_markdown_table}
     pages = {PAGE: "redteam.html", MARKDOWN: "redteam.md"}
     made = {file: fill(template, filters, values) for file, template in pages.items()}
     save(out, made, pictures, list(tables.values()))
@@ -112,7 +113,7 @@ def _tables(
 def _held_out_table(outcome: Mapping[str, Any], finalists: Sequence[Mapping[str, Any]]) -> Table:
     metric, seeds = outcome["metric"].upper(), list(map(str, outcome["plan"]["held_out"]))
     lines = [("none: error", outcome["without_attack"])]
-    lines += [(f"{spelled(t['attack'])}: {metric}", t["held_out"]) for t in finalists]
+    lines += [(f"{on_one_line(t['attack'])}: {metric}", t["held_out"]) for t in finalists]
     if outcome["metric"] == "asr":
         lines.append(("the worst of them: error", outcome["worst"]["error"]))
     rows = [(name, f["mean"], *(f["seeds"][seed] for seed in seeds)) for name, f in lines]
@@ -123,12 +124,6 @@ def _held_out_table(outcome: Mapping[str, Any], finalists: Sequence[Mapping[str,
 def score(value: float | str | None) -> str:
     """A score as text; it may be the word `diverged`."""
     return value if isinstance(value, str) else number(value)
-
-
-def spelled(attack: Mapping[str, Any]) -> str:
-    """An attack and its settings on one line."""
-    settings = ", ".join(f"{k} = {v}" for k, v in attack.items() if k != "kind")
-    return f"{attack['kind']} ({settings})" if settings else str(attack["kind"])
 
 
 def over_budget(outcome: Mapping[str, Any]) -> Picture:
