@@ -62,8 +62,8 @@ def on_one_line(plug_in: Mapping[str, Any]) -> str:
     """A plug-in's table for people: its kind, and its settings in brackets.
 
     >>> from secureafl.toml import on_one_line
-    >>> on_one_line({"kind": "sign_flip", "scale": 4.0})
-    'sign_flip (scale = 4.0)'
+    >>> on_one_line({"kind": "sign_flip", "factor": 4.0})
+    'sign_flip (factor = 4.0)'
     """
     settings = ", ".join(f"{key} = {value}" for key, value in plug_in.items() if key != "kind")
     return f"{plug_in['kind']} ({settings})" if settings else str(plug_in["kind"])

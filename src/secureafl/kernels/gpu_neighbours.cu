@@ -1,6 +1,7 @@
 // Trust from neighbours on a GPU: a part of `gpu_peers.cu`, compiled between `gpu_matrix.cu` and that. `core.neighbours`
 // explains the formulas and defines the constants. CLIENTS are judged at a time, by one block.
-// Matrices lie in global memory, where the caches hold them; what is of one number a client lies in shared memory.
+// Matrices lie in registers while they are made and otherwise in global memory, where the caches hold them; what is of one
+// number a client lies in shared memory.
 // Functions that are needed twice are compiled once: the compiler would take half as long again.
 
 typedef const double* Products;
