@@ -9,11 +9,11 @@ from reference.neighbours import lower_median, neighbour_weights, rise
 
 def curvature_weights(stats, memory, among, credit):
     """Weights from the cosines between the model's moves and the uploads' changes."""
-    median = [c["mean"] for c, a in zip(stats, among, strict=True) if a and c["count"] >= 3]
+    median = [c["mean"] for c, a in zip(stats, among, strict=True) if a and c["count"] >= 10]
     median = lower_median(median) if median else math.inf
     weights = []
     for client, there in zip(stats, among, strict=True):
-        if not there or client["count"] < 3 or not 0 < median < math.inf:
+        if not there or client["count"] < 10 or not 0 < median < math.inf:
             weights.append(1.0)
             continue
         number = min(client["count"], round((1 + memory) / (1 - memory)))
@@ -79,7 +79,7 @@ def group_weights(histories):
         weights = []
         for mind, block, group in zip(minds, blocks, groups, strict=True):
             by_block = 1 - 0.4 * rise(block, 1.35, 1.65)
-            by_group = 1 - rise(max(group, np.cbrt(block**2 * group)), 1.5, 1.75)
+            by_group = 1 - rise(group, 1.5, 1.75)
             weights.append(1.0 if 2 * mind >= len(seen) else min(by_block, by_group))
     return weights
 
@@ -132,7 +132,8 @@ class TrustClippingServer:
         shorter = sum(min(value, radius) for value in distances)
         stretch = sum(min(value, 2 * radius) for value in distances) / shorter if shorter else 1.0
         kept = unit(away) * min(distance, radius)
-        direction = weight / max(self.mean_trust, 0.5) * stretch * (self.centre + kept)
+        warm_up = min(1.0, self._median_of_all(self.counts) * max(1, self.num_clients / 128) / 10)
+        direction = warm_up * weight / max(self.mean_trust, 0.5) * stretch * (self.centre + kept)
         moves = weight > 0 and 2 * len(self.norms) > self.num_clients
         moves = moves and np.linalg.norm(direction) <= 1e18
         if moves and radius > 0:
@@ -165,9 +166,14 @@ class TrustClippingServer:
         client, first = seen.client, seen.client not in self.histories
         radius = lower_median(list(self.recent.values())) ** 2
         clipped = self.centre + unit(away) * min(distance, radius)
-        mine = self.curvature.setdefault(client, {"mean": 0.0, "variance": 0.0, "count": 0})
+        nothing = {"mean": 0.0, "variance": 0.0, "count": 0}
+        mine = self.curvature.setdefault(client, (dict(nothing), dict(nothing)))
         if not first:
-            self._compare(mine, seen.base - self.bases[client], clipped, self.last[client])
+            moved, last = seen.base - self.bases[client], self.last[client]
+            by_others = moved - (moved @ last) / max(last @ last, 1e-30) * last
+            if np.linalg.norm(by_others) > 0.1 * np.linalg.norm(moved):
+                self._compare(mine[0], by_others, clipped, last)
+            self._compare(mine[1], moved, clipped, last)
         count = self.counts.get(client, 0)
         kept = min(count / (count + 1), self.momentum)
         left = min(distance, radius) / distance if distance else 1.0
@@ -189,8 +195,11 @@ class TrustClippingServer:
 
     def _trust(self):
         clients = sorted(self.histories)
-        stats = [self.curvature[client] for client in clients]
-        curved = curvature_weights(stats, self.momentum, [True] * len(clients), credit=2)
+        curved = []
+        for kind in range(2):
+            stats = [self.curvature[client][kind] for client in clients]
+            curved.append(curvature_weights(stats, self.momentum, [True] * len(stats), credit=2))
+        curved = np.minimum(*curved)
         median = max(lower_median(list(self.kept.values())), 1e-30)
         spared = [rise(self.kept[client] / median, 0.1, 0.25) for client in clients]
         curved = [w * kept for w, kept in zip(curved, spared, strict=True)]

@@ -16,6 +16,7 @@ from secureafl.core.curvature import (
     no_curvature,
     update_curvature,
 )
+from secureafl.core.panels import LARGEST_PANEL
 from secureafl.core.server import LARGEST_NORM
 from secureafl.linalg.rows import TINY, lower_median, rise
 from secureafl.linalg.sketch import Sketch, sketched
@@ -31,11 +32,13 @@ if TYPE_CHECKING:
 
 CREDIT = 2.0  # standard errors that a client's curvature is given: innocent until shown otherwise
 ROUNDING = 1e-4  # of an upload: a change since the last one that is no longer says nothing
+ALONE = 0.1  # of a move: where no more is left without the client's own step, it says nothing
 GROWTH = 1.5  # of a client's mean distance so far: what counts of a distance that is longer
 CUT, SPARED = 0.1, 0.25  # of what clipping leaves of the median client's: no weight, full weight
 NEWS = 0.25  # share of a judgement in a client's trust: who sits with whom is chance
 FORGIVING = 0.02  # the same, with neighbours, for the better of who does not count: camps pause
 PACE, SAVED = 1.5, 5.0  # steps earned while each other client uploads once; the most that is kept
+WARM_UP = 10  # uploads of the median client, until steps have their full length
 COUNTED = 0.5  # of a typical client's weight: with less, an upload is reported as not accepted
 RATE, SHORTEST = 0.01, 0.5  # of the mean trust, per step; and what it is at least taken for
 TOWARDS = 0.5  # what the centre goes towards clipped uploads while every client uploads once
@@ -54,7 +57,8 @@ class Records(NamedTuple):
     recent: Float[Tensor, " n"]  # moving average of their roots
     uploads: Float[Tensor, " n"]  # made so far
     kept: Float[Tensor, " n"]  # moving average of the share of a distance that clipping leaves
-    curvature: CurvatureStats
+    curvature: CurvatureStats  # along what others moved the model
+    whole: CurvatureStats  # the same along the whole move, the client's own step included
     last: Float[Tensor, "n k"]  # the last clipped upload
     base: Float[Tensor, "n k"]  # the model under it
     history: Float[Tensor, "n k"]  # moving average of clipped uploads
@@ -88,11 +92,11 @@ def no_records(num_clients: int, size: int, weights: Float[Tensor, " d"]) -> Rec
     """The records before the first upload, with sketches of `size` numbers."""
     zeros = torch.zeros(num_clients, dtype=torch.float64, device=weights.device)
     rows = weights.new_zeros(num_clients, min(size, weights.numel()))
-    curvature = no_curvature(num_clients, weights.device)
+    statistics = (no_curvature(num_clients, weights.device) for _ in range(2))
     norms, distances, usual, recent, uploads, kept = (zeros.clone() for _ in range(6))
     lengths = norms, distances, usual, recent
     return Records(
-        zeros.bool(), *lengths, uploads, kept, curvature, rows, rows.clone(), rows.clone()
+        zeros.bool(), *lengths, uploads, kept, *statistics, rows, rows.clone(), rows.clone()
     )
 
 
@@ -152,14 +156,26 @@ def _compare(
     base: Float[Tensor, " k"],
     momentum: float,
 ) -> None:
-    """Add the cosine between the model's move and the upload's change to the statistics."""
-    moved = (base - row(records.base, client)).double()
-    changed = (upload - row(records.last, client)).double()
-    change = exact_norm(changed)
-    lengths = exact_norm(moved) * change
-    seen = known_before & (lengths > 0) & (change > ROUNDING * exact_norm(upload))
-    cosine = moved @ changed / torch.where(seen, lengths, 1)
-    update_curvature(records.curvature, client, cosine, seen, momentum)
+    """Add the cosines between the model's move and the upload's change to the statistics.
+
+    The client's own step holds the noise of its last upload, which the next one does not have; so
+    the two agree, whatever the curvature: the more, the more of an upload is noise. So there is one
+    cosine with all of the move, which is small for uploads with less noise than others', and one
+    without what lies along the last upload, which is of the curvature alone.
+    """
+    moved, last = (base - row(records.base, client)).double(), row(records.last, client).double()
+    changed = upload.double() - last
+    others = moved - moved @ last / (last @ last).clamp(min=TINY) * last
+    told = known_before & (exact_norm(changed) > ROUNDING * exact_norm(upload))
+    by_others = exact_norm(others) > ALONE * exact_norm(moved)
+    for statistics, move, seen in (
+        (records.curvature, others, told & by_others),
+        (records.whole, moved, told),
+    ):
+        lengths = exact_norm(move) * exact_norm(changed)
+        seen = seen & (lengths > 0)
+        cosine = move @ changed / torch.where(seen, lengths, 1)
+        update_curvature(statistics, client, cosine, seen, momentum)
 
 
 def _average(
@@ -195,7 +211,12 @@ def judge_clients(
     peer_weights: Callable[..., Float[Tensor, " p"]],
 ) -> None:
     """See `kernels.operations.judge_clients`, and for the last `kernels.reference.peer_weights`."""
-    weights = curvature_weights(records.curvature, momentum, records.known, CREDIT)
+    weights = torch.minimum(
+        *(
+            curvature_weights(statistics, momentum, records.known, CREDIT)
+            for statistics in (records.curvature, records.whole)
+        )
+    )
     median = lower_median(records.kept, records.known)
     weights = weights * rise(records.kept / median.clamp(min=TINY), CUT, SPARED)
     # Who was seen through is left out: it must not explain others, nor make their groups large.
@@ -231,7 +252,7 @@ def weigh_step(
     standing.mean_trust.lerp_(trust, RATE * pace)
     (radius, stretch), distance = _radius(records), position[0]
     length = torch.minimum(distance, radius) / distance.clamp(min=TINY)
-    factor = trust * pace / standing.mean_trust.clamp(min=SHORTEST)
+    factor = _warm_up(records) * trust * pace / standing.mean_trust.clamp(min=SHORTEST)
     moves = stretch * factor * _norm_after(position, length) <= LARGEST_NORM
     ready = (factor > 0) & (2 * records.known.sum() > len(records.known)) & moves
     towards = torch.where(ready, TOWARDS / len(records.known) * trust * pace * length, 0)
@@ -250,6 +271,17 @@ def _spend_pace(records: Records, standing: Standing, client: Int[Tensor, ""]) -
     standing.earned.add_(PACE / others).clamp_(max=SAVED)
     set_row(standing.earned, client, saved - spent, torch.ones_like(records.known[0]))
     return spent
+
+
+def _warm_up(records: Records) -> Float[Tensor, ""]:
+    """What steps are shortened to while there are few uploads to judge clients by.
+
+    The first gradients are long as well, and agree: steps of full length lead far away. By the
+    median client's uploads, so that no fast minority ends it. With more clients than a panel has,
+    it takes no more arrivals than with one panel.
+    """
+    panels = max(1.0, len(records.known) / LARGEST_PANEL)
+    return (_median_of_all(records.uploads) * panels / WARM_UP).clamp(max=1)
 
 
 def _radius(records: Records) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:

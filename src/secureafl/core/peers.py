@@ -79,8 +79,8 @@ def group_weights(gram: Float[Tensor, "n n"], known: Bool[Tensor, " n"]) -> Floa
     their histories, whichever makes it larger. Blocks can be natural: clients with animals among
     clients with vehicles. So they cost a part of the weight. Where all directions that are sent are
     made equally strong (whitened), natural blocks fall apart and those with a common aim do not. A
-    group that is large in this sense, or a block that is very large, costs all of it. Who is of one
-    mind with half of all clients loses nothing: malicious clients are fewer.
+    group that is large in this sense costs all of it. Who is of one mind with half of all clients
+    loses nothing: malicious clients are fewer.
     """
     confirmed = _confirmed(cosines(gram, known), known)
     length = gram.diagonal().clamp(min=0).sqrt()
@@ -96,7 +96,6 @@ def group_weights(gram: Float[Tensor, "n n"], known: Bool[Tensor, " n"]) -> Floa
             _group_sizes(agreement, alike, known), _group_sizes(agreement, voice, known)
         )
         group = _group_sizes(cosines(_whitened(seen), known, NOTHING), alike, known)
-        group = torch.maximum(group, (block**2 * group.clamp(min=1)) ** (1 / 3))
         weights = torch.minimum(
             1 - (1 - LEAST_OF_BLOCK) * rise(block, LARGE_BLOCK, LARGEST_BLOCK),
             1 - rise(group, LARGE_GROUP, LARGEST_GROUP),

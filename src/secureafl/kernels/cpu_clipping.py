@@ -18,10 +18,12 @@ from secureafl.core import clipping, curvature
 from secureafl.core.clipping import Shares, Weights
 from secureafl.core.curvature import effective_samples
 from secureafl.core.panels import num_panels
+from secureafl.core.panels import LARGEST_PANEL
 from secureafl.core.server import LARGEST_NORM
 from secureafl.kernels import reference
 from secureafl.kernels.cpu_arrays import lower_median, rise
 from secureafl.kernels.cpu_clipping_code import (
+    COMPARED,
     PRODUCTS,
     SKETCHES,
     record_pass,
@@ -57,11 +59,13 @@ class _Columns(NamedTuple):
     uploads: np.ndarray
     kept: np.ndarray
     curvature: tuple[np.ndarray, ...]  # mean, variance and count
+    whole: tuple[np.ndarray, ...]  # likewise
 
 
 def _columns(records: Records) -> _Columns:
-    numbers = records[: len(_Columns._fields) - 1]
-    return _Columns(*_in_numpy(*numbers), curvature=_in_numpy(*records.curvature))
+    numbers = records[: len(_Columns._fields) - 2]
+    statistics = (_in_numpy(*kind) for kind in (records.curvature, records.whole))
+    return _Columns(*_in_numpy(*numbers), *statistics)
 
 
 @functools.lru_cache(maxsize=64)
@@ -84,9 +88,10 @@ def remember_upload(
     columns.distances[i] = _measured(columns, i, distance, momentum)
     radius = lower_median(columns.recent[columns.known]) ** 2
     share = min(1.0, radius / distance) if distance > 0 else 1.0
-    cosine = _put_into_rows(records, columns, i, sketches, share, momentum)
-    if known_before and cosine is not None:
-        _update_curvature(columns, i, cosine, momentum)
+    cosines = _put_into_rows(records, columns, i, sketches, share, momentum)
+    for statistics, cosine in zip((columns.curvature, columns.whole), cosines, strict=True):
+        if known_before and cosine is not None:
+            _update_curvature(statistics, i, cosine, momentum)
     return _tensor([distance, sums[2], math.sqrt(sums[3])])
 
 
@@ -137,27 +142,44 @@ def _put_into_rows(
     sketches: Float[Tensor, "3 k"],
     share: float,
     momentum: float,
-) -> float | None:
-    """Renew the rows of a client; the cosine between the model's move and the upload's change."""
+) -> tuple[float | None, float | None]:
+    """Renew the rows of a client; the cosines between the model's move and the upload's change."""
     uploads, kept = columns.uploads.item(i), columns.kept.item(i)
     # A plain mean of the first uploads, so that the very first does not count for long.
     before = min(uploads / (uploads + 1), momentum)
     columns.kept[i] = share + before * (kept - share)
     columns.uploads[i] = uploads + 1
-    size, products = records.last.shape[1], doubles(PRODUCTS)
+    size, products = records.last.shape[1], doubles(COMPARED)
     rows, start = (records.last, records.base, records.history), sketches.data_ptr()
     places = [start + 4 * size * k for k in range(SKETCHES)]
     places += [table.data_ptr() + 4 * size * i for table in rows]
     record_pass()(*places, products, share, before, size)
-    moved, changed, both, norm = products
-    lengths = math.sqrt(moved) * math.sqrt(changed)
-    told = lengths > 0 and math.sqrt(changed) > clipping.ROUNDING * math.sqrt(norm)
-    return both / lengths if told else None
+    return _cosines(*products)
 
 
-def _update_curvature(columns: _Columns, i: int, cosine: float, momentum: float) -> None:
+def _cosines(
+    moved: float, changed: float, both: float, norm: float, last: float, on_last: float, rest: float
+) -> tuple[float | None, float | None]:
+    """See `core.clipping._compare`; None where one says nothing."""
+    if math.sqrt(changed) <= clipping.ROUNDING * math.sqrt(norm):
+        return None, None
+    along = on_last / max(last, TINY)
+    by_others = max(moved - along * on_last, 0.0)  # the square of what others moved
+    if math.sqrt(by_others) <= clipping.ALONE * math.sqrt(moved):
+        return None, _cosine(both, moved, changed)
+    return _cosine(both - along * rest, by_others, changed), _cosine(both, moved, changed)
+
+
+def _cosine(product: float, one: float, other: float) -> float | None:
+    lengths = math.sqrt(one) * math.sqrt(other)
+    return product / lengths if lengths > 0 else None
+
+
+def _update_curvature(
+    statistics: tuple[np.ndarray, ...], i: int, cosine: float, momentum: float
+) -> None:
     """See `core.curvature.update_curvature`."""
-    means, variances, counts = columns.curvature
+    means, variances, counts = statistics
     mean, count = means.item(i), counts.item(i)
     rate, deviation = max(1 / (count + 1), 1 - momentum), cosine - mean
     means[i] = mean + rate * deviation
@@ -189,7 +211,9 @@ def judge_clients(
     columns, who = _columns(records), members.numpy()
     known = columns.known
     kept = columns.kept / max(lower_median(columns.kept[known]), TINY)
-    weights = _curvature_weights(columns, momentum) * rise(kept, clipping.CUT, clipping.SPARED)
+    kinds = (columns.curvature, columns.whole)
+    curved = np.minimum(*(_curvature_weights(kind, known, momentum) for kind in kinds))
+    weights = curved * rise(kept, clipping.CUT, clipping.SPARED)
     left = torch.from_numpy(known & (weights > 0))
     so_far = trust if neighbours else None
     by_peers = peer_weights(records.history, members, left, due, so_far).numpy()
@@ -202,11 +226,13 @@ def judge_clients(
     values[judged] += np.where(forgiven, forgiving, clipping.NEWS) * (found - before)
 
 
-def _curvature_weights(columns: _Columns, momentum: float) -> Float[np.ndarray, " n"]:
+def _curvature_weights(
+    statistics: tuple[np.ndarray, ...], known: np.ndarray, momentum: float
+) -> Float[np.ndarray, " n"]:
     """See `core.curvature.curvature_weights`."""
-    mean, variance, count = columns.curvature
+    mean, variance, count = statistics
     samples = np.minimum(np.maximum(count, 1), effective_samples(momentum))
-    rated = (count >= curvature.MIN_OBSERVATIONS) & columns.known
+    rated = (count >= curvature.MIN_OBSERVATIONS) & known
     error = clipping.CREDIT * np.sqrt(variance / samples)
     median = lower_median(mean[rated])
     if not 0 < median < math.inf:
@@ -239,7 +265,7 @@ def _weigh_step(
     stretch = _stretch(columns.distances, radius)
     where = distance, *_ = position.tolist()
     length = min(distance, radius) / max(distance, TINY)
-    factor = trust * pace / max(mean_trust, clipping.SHORTEST)
+    factor = _warm_up(columns.uploads) * trust * pace / max(mean_trust, clipping.SHORTEST)
     moves = stretch * factor * _norm_after(where, length) <= LARGEST_NORM
     ready = factor > 0 and 2 * known > clients and moves
     towards = clipping.TOWARDS / clients * trust * pace * length if ready else 0.0
@@ -249,6 +275,12 @@ def _weigh_step(
     centre = shrink * (1 - towards), shrink * towards
     flags = FLAGS[trust * pace >= clipping.COUNTED], FLAGS[ready]
     return Weights(_scalar(trust), _scalar(pace), *flags), (*direction, *centre)
+
+
+def _warm_up(uploads: Float[np.ndarray, " n"]) -> float:
+    """See `core.clipping`."""
+    panels = max(1.0, len(uploads) / LARGEST_PANEL)
+    return min(lower_median(uploads) * panels / clipping.WARM_UP, 1.0)
 
 
 def _stretch(distances: Float[np.ndarray, " n"], radius: float) -> float:

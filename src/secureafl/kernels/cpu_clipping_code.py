@@ -12,6 +12,8 @@ from secureafl.kernels.llvm import DOUBLE, FLOAT, INT, Emitter, floats, function
 
 LANES = 4  # of a register of floats
 PRODUCTS = 4  # in a pass over uploads |g|^2, |a|^2, a'c and |c|^2, where a = g - c
+COMPARED = 7  # in a pass over records, of a move s, a change y, an upload u and the last one p:
+# s's, y'y, s'y, u'u, p'p, s'p and y'p
 SKETCHES = 3  # of the upload g, of the centre c and of the model under the upload
 _ARRAY, _EXACT = FLOAT.as_pointer(), DOUBLE.as_pointer()
 _BYTE, _PLACE = ir.IntType(8), ir.IntType(32)
@@ -39,7 +41,7 @@ def sketch_pass() -> Any:
     upload, centre, base, order, signs, sketches, sums, width, *arguments = arguments
     size, block, first, last = arguments
     builder, vectors = emit.builder, [upload, centre, base]
-    totals, lanes = _nothing_yet(emit)
+    totals, lanes = _nothing_yet(emit, PRODUCTS)
     with emit.loop(first, last) as row:
         start, place = builder.mul(row, width), builder.sdiv(row, block)
         rest = builder.sub(size, start)
@@ -97,10 +99,10 @@ def _add(
     _add_products(emit, totals if single else lanes, ((g, g), (a, a), (a, c), (c, c)))
 
 
-def _nothing_yet(emit: Emitter) -> tuple[list[Any], list[Any]]:
+def _nothing_yet(emit: Emitter, count: int) -> tuple[list[Any], list[Any]]:
     """Room for sums of single products and for those of registers of them, all 0."""
     totals, lanes = (
-        [emit.builder.alloca(kind) for _ in range(PRODUCTS)]
+        [emit.builder.alloca(kind) for _ in range(count)]
         for kind in (DOUBLE, ir.VectorType(DOUBLE, LANES))
     )
     for place in (*totals, *lanes):
@@ -133,13 +135,13 @@ def record_pass() -> Any:
     """A function that puts the sketches of an upload into its client's rows.
 
     The upload is clipped before, to a share of its distance from the centre. Of the model's move,
-    of the upload's change, of both, and of the upload it gives the inner products.
+    of the upload's change, of the upload and of the last one it gives inner products.
     """
     kinds = [_ARRAY] * 6 + [_EXACT, DOUBLE, FLOAT, INT]
     module, arguments, emit = function(kinds)
     upload, centre, model, last, base, history, sums, share, before, width = arguments
     builder = emit.builder
-    totals, lanes = _nothing_yet(emit)
+    totals, lanes = _nothing_yet(emit, COMPARED)
     rest = builder.fsub(DOUBLE(1.0), share)
 
     def body(k: Any, kind: Any) -> None:
@@ -151,9 +153,10 @@ def record_pass() -> Any:
         clipped = builder.fadd(builder.fmul(near, c), builder.fmul(far, g))
         clipped, now = builder.fptrunc(clipped, kind), emit.load(model, k, kind)
         moved = builder.fpext(builder.fsub(now, emit.load(base, k, kind)), exact)
-        changed = builder.fpext(builder.fsub(clipped, emit.load(last, k, kind)), exact)
-        long = builder.fpext(clipped, exact)
-        pairs = ((moved, moved), (changed, changed), (moved, changed), (long, long))
+        new, own = (builder.fpext(value, exact) for value in (clipped, emit.load(last, k, kind)))
+        changed = builder.fsub(new, own)
+        pairs = ((moved, moved), (changed, changed), (moved, changed), (new, new))
+        pairs += ((own, own), (moved, own), (changed, own))
         _add_products(emit, totals if kind is FLOAT else lanes, pairs)
         way = builder.fsub(emit.load(history, k, kind), clipped)
         emit.store(builder.fadd(clipped, builder.fmul(kept, way)), history, k)

@@ -75,7 +75,6 @@ def _group_weights(
         whitened = cosines(_whitened(seen), peers.NOTHING)
         *blocks, group = _group_sizes(np.array([agreement, agreement, whitened]), voices)
         block = np.maximum(*blocks)
-        group = np.maximum(group, np.cbrt(block**2 * np.maximum(group, 1)))
         by_block = (1 - peers.LEAST_OF_BLOCK) * rise(block, peers.LARGE_BLOCK, peers.LARGEST_BLOCK)
         by_group = rise(group, peers.LARGE_GROUP, peers.LARGEST_GROUP)
         weights = np.where(of_one_mind, 1, 1 - np.maximum(by_block, by_group))

@@ -52,9 +52,10 @@ __device__ void update_curvature(double* mean, double* variance, index* count, d
 extern "C" __global__ void remember_upload(const double* sketches, const double* sums, const index* client,
                                            flag* known, double* norms, double* distances, double* usual,
                                            double* recent, double* uploads, double* kept, double* mean,
-                                           double* variance, index* count, float* last, float* bases, float* history,
+                                           double* variance, index* count, double* whole_mean, double* whole_variance,
+                                           index* whole_count, float* last, float* bases, float* history,
                                            double* position, double momentum, int blocks, int n) {
-  __shared__ double totals[4], products[4];
+  __shared__ double totals[4], products[7];
   const index c = *client;
   const bool known_before = known[c];
   const double made = uploads[c], before = fmin(made / (made + 1), momentum);
@@ -68,23 +69,30 @@ extern "C" __global__ void remember_upload(const double* sketches, const double*
   }
   const double median = lower_median(recent, [&](int i) { return known[i]; }, n);
   const double share = distance > 0 ? fmin(distance, median * median) / fmax(distance, TINY) : 1;
-  double values[4] = {0, 0, 0, 0};
+  double values[7] = {0, 0, 0, 0, 0, 0, 0};
   for (int k = threadIdx.x; k < SKETCHED; k += blockDim.x) {
     const size_t at = c * SKETCHED + k;
     const float upload = (1 - share) * sketches[SKETCHED + k] + share * sketches[k];
     const float base = sketches[2 * SKETCHED + k];
-    const double moved = base - bases[at], changed = upload - last[at];
+    const double moved = base - bases[at], own = last[at], changed = upload - own;
     values[0] += moved * moved, values[1] += changed * changed, values[2] += moved * changed;
     values[3] += (double)upload * upload;
+    values[4] += own * own, values[5] += own * moved, values[6] += own * changed;
     last[at] = upload, bases[at] = base;
     history[at] = upload + (float)before * (history[at] - upload);
   }
-  block_sums<4>(values, products, 1);
+  block_sums<7>(values, products, 1);
   __syncthreads();
   if (threadIdx.x > 0) return;
-  const double change = sqrt(products[1]), lengths = sqrt(products[0]) * change;
-  if (known_before && lengths > 0 && change > ROUNDING * sqrt(products[3]))
-    update_curvature(mean + c, variance + c, count + c, products[2] / lengths, momentum);
+  const double along = products[5] / fmax(products[4], TINY);
+  const double moved = sqrt(products[0]), by_others = sqrt(fmax(products[0] - along * products[5], 0.0));
+  const double change = sqrt(products[1]);
+  const bool told = known_before && change > ROUNDING * sqrt(products[3]);
+  if (told && by_others > ALONE * moved && by_others * change > 0)
+    update_curvature(mean + c, variance + c, count + c, (products[2] - along * products[6]) / (by_others * change),
+                     momentum);
+  if (told && moved * change > 0)
+    update_curvature(whole_mean + c, whole_variance + c, whole_count + c, products[2] / (moved * change), momentum);
   kept[c] = share + before * (kept[c] - share);
   uploads[c] = made + 1;
   position[0] = distance, position[1] = totals[2], position[2] = sqrt(totals[3]);
@@ -110,20 +118,31 @@ extern "C" __global__ void call_panel(index* order, const index* deal, index* ar
   if (threadIdx.x == 0) *due = judged, *arrivals = now + 1;
 }
 
-// Weights from curvature and from what clipping leaves, and who has any: see `core.clipping.judge_clients`. One block.
-extern "C" __global__ void weigh_records(const flag* known, const double* kept, const double* mean,
-                                         const double* variance, const index* count, const flag* due,
-                                         double* weights, flag* left, int samples, int n) {
-  if (!*due) return;
+// Weights from curvature: see `core.curvature.curvature_weights`. With `lower`, where they are lower than those there.
+__device__ void curvature_weights(const flag* known, const double* mean, const double* variance, const index* count,
+                                  int samples, int n, bool lower, double* weights) {
   const auto rated = [&](int i) { return known[i] && count[i] >= MIN_OBSERVATIONS; };
   const double median = lower_median(mean, rated, n);
-  const double left_of_median = fmax(lower_median(kept, [&](int i) { return known[i]; }, n), TINY);
   const bool tells = median > 0 && median < INFINITE;
   for (int i = threadIdx.x; i < n; i += blockDim.x) {
     const double error = CREDIT * sqrt(variance[i] / fmin(fmax((double)count[i], 1.0), (double)samples));
-    const double curved =
+    const double found =
         tells && rated(i) ? rise((mean[i] + error) / fmax(median, TINY), MIN_CURVATURE, FULL_CURVATURE) : 1;
-    weights[i] = curved * rise(kept[i] / left_of_median, CUT, SPARED);
+    weights[i] = lower ? fmin(weights[i], found) : found;
+  }
+}
+
+// Weights from curvature and from what clipping leaves, and who has any: see `core.clipping.judge_clients`. One block.
+extern "C" __global__ void weigh_records(const flag* known, const double* kept, const double* mean,
+                                         const double* variance, const index* count, const double* whole_mean,
+                                         const double* whole_variance, const index* whole_count, const flag* due,
+                                         double* weights, flag* left, int samples, int n) {
+  if (!*due) return;
+  curvature_weights(known, mean, variance, count, samples, n, false, weights);
+  curvature_weights(known, whole_mean, whole_variance, whole_count, samples, n, true, weights);
+  const double left_of_median = fmax(lower_median(kept, [&](int i) { return known[i]; }, n), TINY);
+  for (int i = threadIdx.x; i < n; i += blockDim.x) {
+    weights[i] *= rise(kept[i] / left_of_median, CUT, SPARED);
     left[i] = known[i] && weights[i] > 0;
   }
 }
@@ -157,8 +176,8 @@ __device__ double spend_pace(double* earned, index c, double others, int n) {
 // What becomes of an upload: see `core.clipping.weigh_step`. `found` are trust, pace, and the shares of the centre and
 // of the upload in the step and in the next centre; `flags` whether it counts, and whether the model may move. One block.
 extern "C" __global__ void weigh_step(const flag* known, const double* norms, const double* distances,
-                                      const double* recent, const double* trust, double* earned, double* mean_trust,
-                                      const index* client, const double* distance_of, const double* along,
+                                      const double* recent, const double* uploads, const double* trust, double* earned,
+                                      double* mean_trust, const index* client, const double* distance_of, const double* along,
                                       const double* centre, double* found, flag* flags, int n) {
   const index c = *client;
   const auto all = [](int) { return true; };
@@ -166,13 +185,14 @@ extern "C" __global__ void weigh_step(const flag* known, const double* norms, co
   const double pace = spend_pace(earned, c, others, n);
   const double norm = lower_median(norms, all, n);
   const double root = lower_median(recent, all, n), radius = fmin(root * root, norm);
+  const double warm_up = fmin(lower_median(uploads, all, n) * fmax(1.0, n / (double)LARGEST_PANEL) / WARM_UP, 1.0);
   const double longer = sum_over(n, [&](int i) { return fmin(distances[i], 2 * radius); });
   const double shorter = sum_over(n, [&](int i) { return fmin(distances[i], radius); });
   if (threadIdx.x > 0) return;
   const double mine = trust[c], stretch = shorter > 0 ? longer / fmax(shorter, TINY) : 1;
   *mean_trust += RATE * pace * (mine - *mean_trust);
   const double distance = *distance_of, length = fmin(distance, radius) / fmax(distance, TINY);
-  const double factor = mine * pace / fmax(*mean_trust, SHORTEST);
+  const double factor = warm_up * mine * pace / fmax(*mean_trust, SHORTEST);
   const auto norm_after = [&](double share) {
     const double way = share * distance;
     return sqrt(fmax(*centre * *centre + 2 * share * *along + way * way, 0.0));

@@ -43,7 +43,7 @@ def remember_upload(
     _kernel("sketch_upload", size)((blocks, 1, 1), (ONE_CLIENT, 1, 1), arguments)
     numbers = [records.known, records.norms, records.distances, records.usual, records.recent]
     numbers += [records.uploads, records.kept]
-    rows = [*records.curvature, records.last, records.base, records.history]
+    rows = [*records.curvature, *records.whole, records.last, records.base, records.history]
     arguments = [sketches, sums, arrival.client, *numbers, *rows, position]
     arguments += [float(momentum), blocks, clients]
     _kernel("remember_upload", size)((1, 1, 1), (_BLOCK, 1, 1), arguments)
@@ -88,7 +88,7 @@ def _by_peers(
 ) -> tuple[Tensor, Tensor] | None:
     """Weights of all clients from their own records, and of each member from those of others."""
     weights, left = torch.empty_like(records.kept), torch.empty_like(records.known)
-    arguments = [records.known, records.kept, *records.curvature, due, weights, left]
+    arguments = [records.known, records.kept, *records.curvature, *records.whole, due, weights, left]
     arguments += [effective_samples(momentum), len(left)]
     _kernel("weigh_records")((1, 1, 1), (_BLOCK, 1, 1), arguments)
     by_peers = all_weights(records.history, members, left, due, trust)
@@ -110,8 +110,8 @@ def _weigh_step(
         return clipping.weigh_step(records, standing, client, position)
     clients, flags = len(records.known), records.known.new_empty(2)
     found = records.kept.new_empty(6)
-    arguments = [records.known, records.norms, records.distances, records.recent, *standing]
-    arguments += [client, *position.unbind()]
+    arguments = [records.known, records.norms, records.distances, records.recent]
+    arguments += [records.uploads, *standing, client, *position.unbind()]
     threads = min(_BLOCK, 32 * -(-clients // 32))
     _kernel("weigh_step")((1, 1, 1), (threads, 1, 1), [*arguments, found, flags, clients])
     weights = Weights(found[0], found[1], flags[0], flags[1])
@@ -135,7 +135,9 @@ def _use_reference(records: Records) -> bool:
 _CONSTANTS = (
     *((curvature, key) for key in ("MIN_OBSERVATIONS", "MIN_CURVATURE", "FULL_CURVATURE")),
     *((clipping, key) for key in ("CREDIT", "CUT", "SPARED", "NEWS", "PACE", "SAVED", "RATE")),
-    *((clipping, key) for key in ("SHORTEST", "TOWARDS", "COUNTED", "ROUNDING", "GROWTH")),
+    *((clipping, key) for key in ("SHORTEST", "TOWARDS", "COUNTED", "ROUNDING", "GROWTH", "ALONE")),
+    (clipping, "WARM_UP"),
+    (clipping, "LARGEST_PANEL"),
     (server, "LARGEST_NORM"),
 )
 

@@ -164,9 +164,8 @@ __device__ void group_weights(const double* gram, const flag* known, double* wor
         return root * root + AGREEMENT > MAJORITY ? 1.0 : 0.0;
       });
     if (thread < CLIENTS) {
-      const double both = cbrt(block[thread] * block[thread] * group[thread]);
       const double by_block = 1 - (1 - LEAST_OF_BLOCK) * rise(block[thread], LARGE_BLOCK, LARGEST_BLOCK);
-      const double by_group = 1 - rise(fmax(group[thread], both), LARGE_GROUP, LARGEST_GROUP);
+      const double by_group = 1 - rise(group[thread], LARGE_GROUP, LARGEST_GROUP);
       weight[thread] = !known[thread] ? 0 : 2 * of_one_mind[thread] >= all ? 1 : fmin(by_block, by_group);
     }
     __syncthreads();
