@@ -13,7 +13,7 @@ from secureafl.core.curvature import (
 )
 
 
-def weights_of(means, variance=0.0, count=9, memory=0.95, credit=1.0, among=None):
+def weights_of(means, variance=0.0, count=30, memory=0.95, credit=1.0, among=None):
     """Weights of clients with these mean cosines."""
     exact = torch.tensor(means, dtype=torch.float64)
     counts = torch.full((len(means),), count) if isinstance(count, int) else torch.tensor(count)
@@ -23,18 +23,18 @@ def weights_of(means, variance=0.0, count=9, memory=0.95, credit=1.0, among=None
 
 
 @pytest.mark.parametrize(("mean", "weight"), [(0.15, 0.0), (0.25, 0.2), (0.4, 0.5), (0.65, 1.0)])
-@pytest.mark.parametrize(("variance", "credit"), [(0.04, 1.0), (0.01, 2.0)])
+@pytest.mark.parametrize(("variance", "credit"), [(0.16, 1.0), (0.04, 2.0)])
 def test_weight_rises_from_a_quarter_to_three_quarters_with_the_credit(
     mean, weight, variance, credit
 ):
     # A credit of 0.1, which is added to the mean; that of the median client is not.
-    found = weights_of([1.0, 1.0, 1.0, mean], variance, count=4, credit=credit)
+    found = weights_of([1.0, 1.0, 1.0, mean], variance, count=16, credit=credit)
     assert found == pytest.approx([1, 1, 1, weight], abs=1e-9)
 
 
-@pytest.mark.parametrize(("count", "weight"), [(2, 1.0), (3, 0.0)])
-def test_curvature_counts_from_the_third_observation(count, weight):
-    assert weights_of([1.0, 1.0, 1.0, -1.0], count=[9, 9, 9, count]) == [1, 1, 1, weight]
+@pytest.mark.parametrize(("count", "weight"), [(9, 1.0), (10, 0.0)])
+def test_curvature_counts_from_the_tenth_observation(count, weight):
+    assert weights_of([1.0, 1.0, 1.0, -1.0], count=[30, 30, 30, count]) == [1, 1, 1, weight]
 
 
 def test_moving_average_is_worth_a_limited_number_of_samples():

@@ -31,6 +31,14 @@ def test_streams_agree_with_the_oracle(kernels, stream, momentum):
         side_by_side(momentum=momentum).play(stream)
 
 
+@pytest.mark.parametrize("kernels", ["reference", "auto"])
+@settings(max_examples=3)
+@given(stream=streams(3, min_size=60, max_size=80))
+def test_long_streams_agree_in_which_curvature_counts_and_steps_are_warm(kernels, stream):
+    with using_kernels(kernels):
+        side_by_side(3).play(stream)
+
+
 @settings(max_examples=3)
 @given(stream=streams(25, min_size=40, max_size=60))
 def test_streams_of_many_clients_agree_who_are_judged_at_every_second_arrival(stream):
@@ -209,7 +217,7 @@ def test_where_gradients_explode_steps_grow_slowly_and_nobody_is_blamed():
 def test_no_step_is_longer_than_an_update_may_be(kernels):
     with using_kernels(kernels):
         both, rng, stepped = side_by_side(), np.random.default_rng(0), []
-        for client in list(range(7)) * 4:
+        for client in list(range(7)) * 12:
             length = rng.choice([3e17, 9.9e17])
             decision = both.arrive(client, 0, length * unit(UNIT + 0.1 * rng.normal(size=DIM)))
             stepped.append(bool(decision.ready))
@@ -224,11 +232,33 @@ def test_a_minority_cannot_hold_back_what_is_usual():
     for _ in range(20):
         for client in range(3):
             both.arrive(client, 0, 1e-6 * unit(rng.normal(size=DIM)))
-    for _ in range(2):
+    for _ in range(10):
         for client in range(7):
             length = 1e-6 if client < 3 else 1
             decision = both.arrive(client, 0, length * unit(rng.normal(size=DIM)))
     assert length_of(decision) > 0.5
+
+
+def test_steps_warm_up_with_the_median_clients_uploads_whoever_hurries():
+    both, rng, lengths = side_by_side(5), np.random.default_rng(0), []
+    for _ in range(12):
+        for client in (0, 0, 0, 1, 1, 1, 2, 3, 4):  # two of five hurry
+            decision = both.arrive(client, 0, UNIT + 0.01 * rng.normal(size=DIM))
+        lengths.append(length_of(decision))
+    np.testing.assert_allclose(lengths, np.minimum(np.arange(1, 13) / 10, 1), rtol=0.05)
+
+
+def test_with_more_clients_than_a_panel_the_warm_up_takes_no_more_arrivals():
+    """Of five panels' clients two uploads each are as many arrivals as ten of one panel's."""
+    clients, found = 640, {}
+    server, state = start(0, DIM, clients, sketch_size=8)
+    for number in range(2 * clients):
+        state.ledger.lend(state.round, state.weights)
+        upload = Upload(number % clients, state.round, torch.from_numpy(UNIT).float())
+        decision, state = server.receive(state, upload)
+        found[number] = length_of(decision)
+    assert found[clients] == pytest.approx(0.5, rel=0.01)
+    assert found[2 * clients - 1] == pytest.approx(1.0, rel=0.01)
 
 
 def test_pace_is_no_power():

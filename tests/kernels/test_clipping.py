@@ -65,18 +65,43 @@ def version_on(device):
     return gpu
 
 
-@pytest.mark.parametrize(("clients", "dim"), [(1, 40), (2, 64), (7, 1000), (33, 1000), (140, 333)])
+# Some long enough that curvature counts; of 140 clients most are known before the end.
+_LENGTHS = [(1, 40, 60), (2, 64, 60), (7, 1000, 150), (33, 1000, 60), (140, 333, 250)]
+
+
+@pytest.mark.parametrize(("clients", "dim", "uploads"), _LENGTHS)
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_uploads_leave_what_the_plain_version_leaves(device, clients, dim):
+def test_uploads_leave_what_the_plain_version_leaves(device, clients, dim, uploads):
     version = version_on(device)
-    steps, centre, *kept = play(version, device, clients, dim)
-    plain_steps, plain_centre, *expected = play(reference, "cpu", clients, dim)
+    steps, centre, *kept = play(version, device, clients, dim, uploads)
+    plain_steps, plain_centre, *expected = play(reference, "cpu", clients, dim, uploads)
     torch.testing.assert_close(steps, plain_steps, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(centre, plain_centre, rtol=1e-4, atol=1e-5)
     found, expected = (name_tensors(state, "") for state in (kept, expected))
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
         torch.testing.assert_close(found[name].cpu(), tensor, rtol=1e-3, atol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("kind", ["curvature", "whole"])
+@pytest.mark.parametrize("device", ["reference", "cpu", "cuda"])
+def test_either_curvature_can_cost_a_client_its_trust(device, kind):
+    version = reference if device == "reference" else version_on(device)
+    place = torch.device("cuda" if device == "cuda" else "cpu")
+    records, standing = (
+        no_records(5, SIZE, torch.zeros(1000, device=place)),
+        full_standing(5, place),
+    )
+    records.known.fill_(True)
+    for table in (records.kept, records.curvature.mean, records.whole.mean):
+        table.fill_(1)
+    for table in (records.curvature.count, records.whole.count):
+        table.fill_(10)
+    records.history.copy_(torch.eye(5, SIZE))
+    getattr(records, kind).mean[3] = 0.1
+    members, due = torch.arange(5, device=place), torch.tensor(True, device=place)
+    version.judge_clients(records, standing.trust, members, due, 0.9)
+    assert standing.trust.tolist() == [1, 1, 1, 0.75, 1]
 
 
 @pytest.mark.parametrize("clients", [1, 50, 129, 1500, 3000])

@@ -17,8 +17,7 @@ import torch
 from secureafl.core import clipping, curvature
 from secureafl.core.clipping import Shares, Weights
 from secureafl.core.curvature import effective_samples
-from secureafl.core.panels import num_panels
-from secureafl.core.panels import LARGEST_PANEL
+from secureafl.core.panels import LARGEST_PANEL, num_panels
 from secureafl.core.server import LARGEST_NORM
 from secureafl.kernels import reference
 from secureafl.kernels.cpu_arrays import lower_median, rise

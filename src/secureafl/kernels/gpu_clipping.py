@@ -88,7 +88,15 @@ def _by_peers(
 ) -> tuple[Tensor, Tensor] | None:
     """Weights of all clients from their own records, and of each member from those of others."""
     weights, left = torch.empty_like(records.kept), torch.empty_like(records.known)
-    arguments = [records.known, records.kept, *records.curvature, *records.whole, due, weights, left]
+    arguments = [
+        records.known,
+        records.kept,
+        *records.curvature,
+        *records.whole,
+        due,
+        weights,
+        left,
+    ]
     arguments += [effective_samples(momentum), len(left)]
     _kernel("weigh_records")((1, 1, 1), (_BLOCK, 1, 1), arguments)
     by_peers = all_weights(records.history, members, left, due, trust)
