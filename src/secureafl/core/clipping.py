@@ -92,12 +92,11 @@ def no_records(num_clients: int, size: int, weights: Float[Tensor, " d"]) -> Rec
     """The records before the first upload, with sketches of `size` numbers."""
     zeros = torch.zeros(num_clients, dtype=torch.float64, device=weights.device)
     rows = weights.new_zeros(num_clients, min(size, weights.numel()))
-    statistics = (no_curvature(num_clients, weights.device) for _ in range(2))
+    curvature, whole = (no_curvature(num_clients, weights.device) for _ in range(2))
     norms, distances, usual, recent, uploads, kept = (zeros.clone() for _ in range(6))
     lengths = norms, distances, usual, recent
-    return Records(
-        zeros.bool(), *lengths, uploads, kept, *statistics, rows, rows.clone(), rows.clone()
-    )
+    numbers = zeros.bool(), *lengths, uploads, kept
+    return Records(*numbers, curvature, whole, rows, rows.clone(), rows.clone())
 
 
 def full_standing(num_clients: int, device: torch.device) -> Standing:

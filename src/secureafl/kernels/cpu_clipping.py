@@ -63,8 +63,8 @@ class _Columns(NamedTuple):
 
 def _columns(records: Records) -> _Columns:
     numbers = records[: len(_Columns._fields) - 2]
-    statistics = (_in_numpy(*kind) for kind in (records.curvature, records.whole))
-    return _Columns(*_in_numpy(*numbers), *statistics)
+    curvature, whole = (_in_numpy(*kind) for kind in (records.curvature, records.whole))
+    return _Columns(*_in_numpy(*numbers), curvature=curvature, whole=whole)
 
 
 @functools.lru_cache(maxsize=64)
