@@ -57,7 +57,7 @@ class Records(NamedTuple):
     recent: Float[Tensor, " n"]  # moving average of their roots
     uploads: Float[Tensor, " n"]  # made so far
     kept: Float[Tensor, " n"]  # moving average of the share of a distance that clipping leaves
-    curvature: CurvatureStats  # along what others moved the model
+    curvature: CurvatureStats  # along the move without what lies along the client's last upload
     whole: CurvatureStats  # the same along the whole move, the client's own step included
     last: Float[Tensor, "n k"]  # the last clipped upload
     base: Float[Tensor, "n k"]  # the model under it

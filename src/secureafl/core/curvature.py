@@ -23,7 +23,8 @@ class CurvatureStats(NamedTuple):
 
     The cosine has the sign of the curvature of the client's loss along the model's path. It is
     positive on average for a loss the model is trained on, negative for a reversed one, and about 0
-    for noise, which does not depend on the model.
+    for noise, which does not depend on the model. Which part of the model's move is taken for s is
+    the caller's choice.
     """
 
     mean: Float[Tensor, " n"]

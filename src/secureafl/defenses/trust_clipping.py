@@ -14,6 +14,9 @@ may do is limited in three ways:
 - pace: a client earns its steps while others upload. It may be half as fast again as the average
   client; what it uploads beyond that counts in part or not at all.
 
+Steps warm up: they are shortened until the median client has uploaded a few times, since nobody can
+be judged before.
+
 Weights are not shared out among the others: where trust is lost, steps become shorter, down to half
 of their length. Trust is computed from sketches, so the server keeps a few thousand numbers per
 client however large the model is; many clients are judged in panels. No root data, no number of
