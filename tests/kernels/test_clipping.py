@@ -88,10 +88,8 @@ def test_uploads_leave_what_the_plain_version_leaves(device, clients, dim, uploa
 def test_either_curvature_can_cost_a_client_its_trust(device, kind):
     version = reference if device == "reference" else version_on(device)
     place = torch.device("cuda" if device == "cuda" else "cpu")
-    records, standing = (
-        no_records(5, SIZE, torch.zeros(1000, device=place)),
-        full_standing(5, place),
-    )
+    records = no_records(5, SIZE, torch.zeros(1000, device=place))
+    standing = full_standing(5, place)
     records.known.fill_(True)
     for table in (records.kept, records.curvature.mean, records.whole.mean):
         table.fill_(1)

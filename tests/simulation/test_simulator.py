@@ -91,7 +91,7 @@ def test_restoring_leaves_the_snapshot_alone():
 def test_snapshot_of_another_experiment_is_refused():
     plain = Simulation(tiny(defense="async_sgd"))
     run(plain, 3)
-    with pytest.raises(RunError, match="another experiment"):
+    with pytest.raises(RunError, match=r"another experiment or version; .* provenance\.json"):
         Simulation(tiny(defense="secure_afl")).restore(plain.snapshot())
 
 

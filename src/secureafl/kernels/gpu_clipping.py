@@ -9,7 +9,7 @@ import torch
 from secureafl.core import clipping, curvature, server
 from secureafl.core.clipping import Shares, Weights
 from secureafl.core.curvature import effective_samples
-from secureafl.core.panels import num_panels, panel_size
+from secureafl.core.panels import LARGEST_PANEL, num_panels, panel_size
 from secureafl.kernels import reference
 from secureafl.kernels.gpu_peers import all_weights
 from secureafl.kernels.gpu_source import ONE_CLIENT, blocks_for, compiled
@@ -88,16 +88,8 @@ def _by_peers(
 ) -> tuple[Tensor, Tensor] | None:
     """Weights of all clients from their own records, and of each member from those of others."""
     weights, left = torch.empty_like(records.kept), torch.empty_like(records.known)
-    arguments = [
-        records.known,
-        records.kept,
-        *records.curvature,
-        *records.whole,
-        due,
-        weights,
-        left,
-    ]
-    arguments += [effective_samples(momentum), len(left)]
+    arguments = [records.known, records.kept, *records.curvature, *records.whole, due]
+    arguments += [weights, left, effective_samples(momentum), len(left)]
     _kernel("weigh_records")((1, 1, 1), (_BLOCK, 1, 1), arguments)
     by_peers = all_weights(records.history, members, left, due, trust)
     return None if by_peers is None else (weights, by_peers)
@@ -145,11 +137,11 @@ _CONSTANTS = (
     *((clipping, key) for key in ("CREDIT", "CUT", "SPARED", "NEWS", "PACE", "SAVED", "RATE")),
     *((clipping, key) for key in ("SHORTEST", "TOWARDS", "COUNTED", "ROUNDING", "GROWTH", "ALONE")),
     (clipping, "WARM_UP"),
-    (clipping, "LARGEST_PANEL"),
     (server, "LARGEST_NORM"),
 )
 
 
 def _kernel(name: str, sketched: int = 1) -> Any:
     numbers = tuple((key, getattr(module, key)) for module, key in _CONSTANTS)
-    return compiled("gpu_clipping.cu", name, (("SKETCHED", sketched), ("TINY", TINY), *numbers))
+    numbers += (("SKETCHED", sketched), ("TINY", TINY), ("LARGEST_PANEL", LARGEST_PANEL))
+    return compiled("gpu_clipping.cu", name, numbers)

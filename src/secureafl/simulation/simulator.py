@@ -256,7 +256,9 @@ class Simulation:
                 model = named[f"ledger.{version}"].to(self.device)
                 state.ledger.lend(int(version), model, int(left[version]))
         except KeyError as error:
-            raise RunError(f"the checkpoint lacks {error}: it is of another experiment") from error
+            said = f"the checkpoint lacks {error}: it is of another experiment or version"
+            remedy = "finish the run with the version that its provenance.json names"
+            raise RunError(f"{said}; {remedy}") from error
         self._state = state._replace(round=now, defense=defense, optimizer=optimizer)
         self._inactivity = InactivityTracker(self.experiment.forget_after)
         for earlier in range(max(0, now - self.experiment.forget_after), now):
