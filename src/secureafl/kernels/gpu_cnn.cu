@@ -17,6 +17,12 @@
 #define SIZE_2 (CHANNELS_2 * AREA_2)
 #define BLOCK_CHANNELS (FORWARD_THREADS / 32 * WARP_CHANNELS)  // of the second layer, in `convolutions_forward`
 
+// Of `convolution_2_backward`: a warp for every line; slices of the channels; entries of a warp's list.
+#define WARPS (BACKWARD_THREADS / 32)
+#define SLICES ((CHANNELS_2 + WARPS - 1) / WARPS)
+#define HALF (CHANNELS_2 / 2)
+#define MOST_ENTRIES (2 * HALF + 4)
+
 // Offsets of the parameters in the flat vector.
 #define PATCH (CHANNELS_1 * 9)
 #define BIAS_1 (CHANNELS_1 * 9)
@@ -225,94 +231,124 @@ extern "C" __global__ void __launch_bounds__(128) hidden_backward(const float* w
   }
 }
 
-// Weight gradient of the second convolution for a pair of channels and a group of images;
-// `convolution_1_backward` adds up the groups.
-__device__ void weight_gradient_2(float* room, const float* pooled_1, const float* gradient_2, const flag* argmax,
-                                  float* parts, int images) {
-  __shared__ float local_gradient[2 * AREA_2];
-  __shared__ int place[2 * AREA_2];
-  const int thread = threadIdx.x, pair = blockIdx.x % (CHANNELS_2 / 2), group = blockIdx.x / (CHANNELS_2 / 2);
-  const int each = (images + GROUPS - 1) / GROUPS, k = thread % 9;
-  const float* corner = room + min(thread / 9, CHANNELS_1 - 1) * AREA_1 + k / 3 * SIDE_1 + k % 3;
-  float sums[2] = {0, 0};
-  for (int i = group * each; i < min(images, (group + 1) * each); i++) {
-    __syncthreads();
-    for (int at = thread; at < SIZE_1; at += BACKWARD_THREADS) room[at] = pooled_1[(size_t)i * SIZE_1 + at];
-    if (thread < 2 * AREA_2) {
-      const size_t at = (size_t)i * SIZE_2 + pair * 2 * AREA_2 + thread;
-      const int y = 2 * (thread % AREA_2 / SIDE_2) + argmax[at] / 2, x = 2 * (thread % SIDE_2) + argmax[at] % 2;
-      local_gradient[thread] = gradient_2[at], place[thread] = y * SIDE_1 + x;
-    }
-    __syncthreads();
-#pragma unroll
-    for (int p = 0; p < 2 * AREA_2; p++)
-      sums[p / AREA_2] += local_gradient[p] * (thread == PATCH ? 1 : corner[place[p]]);
-  }
-#pragma unroll
-  for (int u = 0; u < 2; u++) {
-    const int channel = 2 * pair + u;
-    if (thread <= PATCH)
-      parts[(size_t)group * LAYER_2 +
-            (thread < PATCH ? channel * PATCH + thread : CHANNELS_2 * PATCH + channel)] = sums[u];
-  }
+// A place that gets a gradient, and where what it is multiplied by starts.
+struct Entry {
+  float gradient;
+  int at;
+};
+
+// Appends the entries of those lanes of a warp that have one, in their order; gives the new length.
+__device__ int append(Entry* list, int length, bool has_one, Entry entry) {
+  const unsigned lanes = __ballot_sync(FULL, has_one), before = (1u << threadIdx.x % 32) - 1;
+  if (has_one) list[length + __popc(lanes & before)] = entry;
+  return length + __popc(lanes);
 }
 
-// Gradient of an image after its first pooling: a warp computes a line of every channel, a lane a channel.
-__device__ void input_gradient_2(float* room, const float* weights, const float* pooled_1, const float* gradient_2,
-                                 const flag* argmax, float* gradient_1) {
-  __shared__ flag chosen[SIZE_2];
-  float *local_gradient = room, *part = room + SIZE_2;
-  const int i = blockIdx.x - CHANNELS_2 / 2 * GROUPS, thread = threadIdx.x, y = thread / 32;
-  const int lane = thread % 32, channel = min(lane, CHANNELS_1 - 1);
-  for (int at = thread; at < SIZE_2; at += BACKWARD_THREADS)
-    local_gradient[at] = gradient_2[(size_t)i * SIZE_2 + at], chosen[at] = argmax[(size_t)i * SIZE_2 + at];
-  float line[SIDE_1 + 1] = {0};
-  for (int from = 0; from < CHANNELS_2; from += CHUNK) {
+// Calls `use` for every entry of a warp's list; four at a time, of which the last may be empty ones.
+template <typename Use>
+__device__ void for_each_entry(Entry* list, int length, Use use) {
+  const int lane = threadIdx.x % 32;
+  if (lane < 3) list[length + lane] = {0, 0};
+  __syncwarp();
+  for (int start = 0; start < length; start += 4)
+#pragma unroll
+    for (int k = 0; k < 4; k++) use(list[start + k]);
+  __syncwarp();
+}
+
+// Weight gradient of the second convolution for some of its channels and a group of images: a warp computes a
+// channel, a lane the weights for one of the first. `convolution_1_backward` adds up the groups.
+__device__ void weight_gradient_2(float* room, Entry* list, const float* pooled_1, const float* gradient_2,
+                                  const flag* argmax, float* parts, int images) {
+  const int slice = blockIdx.x % SLICES, group = blockIdx.x / SLICES, each = (images + GROUPS - 1) / GROUPS;
+  const int lane = threadIdx.x % 32, channel = slice * WARPS + threadIdx.x / 32;
+  const int place = min(lane, AREA_2 - 1), y = 2 * (place / SIDE_2), x = 2 * (place % SIDE_2);
+  const float* image = room + min(lane, CHANNELS_1 - 1) * AREA_1;
+  float sums[9] = {0}, bias = 0;
+  for (int i = group * each; i < min(images, (group + 1) * each); i++) {
     __syncthreads();
-    for (int at = thread; at < CHUNK * PATCH; at += BACKWARD_THREADS)
-      part[at] = weights[WEIGHT_2 + from * PATCH + at];
+    for (int at = threadIdx.x; at < SIZE_1; at += BACKWARD_THREADS) room[at] = pooled_1[(size_t)i * SIZE_1 + at];
     __syncthreads();
-    for (int other = from; other < from + CHUNK; other++) {
-      float weight[9];
+    if (channel >= CHANNELS_2) continue;
+    const size_t at = (size_t)i * SIZE_2 + channel * AREA_2 + place;
+    const float own = lane < AREA_2 ? gradient_2[at] : 0;
+    const int length = append(list, 0, own != 0, {own, (y + argmax[at] / 2) * SIDE_1 + x + argmax[at] % 2});
+    for_each_entry(list, length, [&](Entry entry) {
+      bias += entry.gradient;
 #pragma unroll
-      for (int k = 0; k < 9; k++) weight[k] = part[(other - from) * PATCH + channel * 9 + k];
-      for (int above = max(y / 2 - 1, 0); above <= min(y / 2, SIDE_2 - 1); above++)
+      for (int k = 0; k < 9; k++) sums[k] += entry.gradient * image[entry.at + k / 3 * SIDE_1 + k % 3];
+    });
+  }
+  if (channel >= CHANNELS_2) return;
+  float* part = parts + (size_t)group * LAYER_2;
 #pragma unroll
-        for (int p = 0; p < SIDE_2; p++) {
-          const int at = other * AREA_2 + above * SIDE_2 + p, k = y - 2 * above - chosen[at] / 2;
-          if (local_gradient[at] == 0 || k < 0 || k > 2) continue;
+  for (int k = 0; k < 9; k++)
+    if (lane < CHANNELS_1) part[channel * PATCH + lane * 9 + k] = sums[k];
+  if (lane == 0) part[CHANNELS_2 * PATCH + channel] = bias;
+}
+
+// Gradient of an image after its first pooling, as half of the channels of the second layer have it: a warp computes
+// a line, a lane a channel. From left to right: a place reaches the four columns that are in `columns`.
+__device__ void input_gradient_2(float* room, Entry* list, const float* weights, const float* gradient_2,
+                                 const flag* argmax, float* gradient_1, int images) {
+  __shared__ float local_gradient[HALF * AREA_2];
+  __shared__ flag chosen[HALF * AREA_2];
+  const int i = (blockIdx.x - SLICES * GROUPS) / 2, half = (blockIdx.x - SLICES * GROUPS) % 2;
+  const int thread = threadIdx.x, lane = thread % 32, line = thread / 32;
+  const float* own = room + min(lane, CHANNELS_1 - 1) * 9;
+  for (int k = thread; k < HALF * PATCH; k += BACKWARD_THREADS) room[k] = weights[WEIGHT_2 + half * HALF * PATCH + k];
+  for (int k = thread; k < HALF * AREA_2; k += BACKWARD_THREADS) {
+    const size_t at = (size_t)i * SIZE_2 + half * HALF * AREA_2 + k;
+    local_gradient[k] = gradient_2[at], chosen[k] = argmax[at];
+  }
+  __syncthreads();
+  float* out = gradient_1 + (size_t)(half * images + i) * SIZE_1 + lane * AREA_1 + line * SIDE_1;
+  float columns[4] = {0};
+  for (int place = 0; place < SIDE_2; place++) {
+    int lengths[2] = {0, 0};
+    for (int start = 0; start < 2 * HALF; start += 32) {  // both lines of places that reach this line
+      const int other = (start + lane) / 2, above = line / 2 - (start + lane) % 2;
+      const bool there = other < HALF && above >= 0 && above < SIDE_2;
+      const int at = there ? other * AREA_2 + above * SIDE_2 + place : 0, row = line - 2 * above - chosen[at] / 2;
+      const Entry entry = {local_gradient[at], other * PATCH + 3 * row};
+      const bool reaches = there && entry.gradient != 0 && row >= 0 && row < 3;
 #pragma unroll
-          for (int x = 0; x < 3; x++) {
-            const float more = local_gradient[at] * (k == 0 ? weight[x] : k == 1 ? weight[3 + x] : weight[6 + x]);
-            if (chosen[at] % 2) line[2 * p + 1 + x] += more;
-            else line[2 * p + x] += more;
-          }
-        }
+      for (int right = 0; right < 2; right++)
+        lengths[right] = append(list + right * MOST_ENTRIES, lengths[right], reaches && chosen[at] % 2 == right, entry);
+    }
+#pragma unroll
+    for (int right = 0; right < 2; right++)
+      for_each_entry(list + right * MOST_ENTRIES, lengths[right], [&](Entry entry) {
+#pragma unroll
+        for (int k = 0; k < 3; k++) columns[right + k] += entry.gradient * own[entry.at + k];
+      });
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+      if (lane < CHANNELS_1) out[2 * place + k] = columns[k];
+      columns[k] = columns[k + 2], columns[k + 2] = 0;
     }
   }
-  if (lane >= CHANNELS_1) return;
-#pragma unroll
-  for (int x = 0; x < SIDE_1; x++) {
-    const size_t at = (size_t)i * SIZE_1 + lane * AREA_1 + y * SIDE_1 + x;
-    gradient_1[at] = pooled_1[at] == 0 ? 0 : line[x];
-  }
+  for (int x = 2 * SIDE_2; x < SIDE_1; x++)
+    if (lane < CHANNELS_1) out[x] = x < 2 * SIDE_2 + 2 ? columns[x - 2 * SIDE_2] : 0;
 }
 
 // Backward pass of the second convolution: weight gradients in the first blocks, input gradients in the others.
 extern "C" __global__ void __launch_bounds__(BACKWARD_THREADS) convolution_2_backward(
     const float* weights, const float* pooled_1, const float* gradient_2, const flag* argmax, float* parts,
     float* gradient_1, int images) {
-  __shared__ float room[SIZE_1];
-  if (blockIdx.x < CHANNELS_2 / 2 * GROUPS)
-    weight_gradient_2(room, pooled_1, gradient_2, argmax, parts, images);
+  __shared__ float room[HALF * PATCH > SIZE_1 ? HALF * PATCH : SIZE_1];
+  __shared__ Entry lists[WARPS][2 * MOST_ENTRIES];
+  Entry* list = lists[threadIdx.x / 32];
+  if (blockIdx.x < SLICES * GROUPS)
+    weight_gradient_2(room, list, pooled_1, gradient_2, argmax, parts, images);
   else
-    input_gradient_2(room, weights, pooled_1, gradient_2, argmax, gradient_1);
+    input_gradient_2(room, list, weights, gradient_2, argmax, gradient_1, images);
 }
 
 // Weight gradient of the first convolution, one block per channel; further blocks add up that of the second.
 extern "C" __global__ void __launch_bounds__(1024) convolution_1_backward(
-    const float* inputs, const float* gradient_1, const flag* argmax, const float* parts, float* gradient,
-    int images) {
+    const float* inputs, const float* pooled_1, const float* gradient_1, const flag* argmax, const float* parts,
+    float* gradient, int images) {
   __shared__ float partial[32][10];
   const int thread = threadIdx.x, channel = blockIdx.x;
   if (channel >= CHANNELS_1) {
@@ -327,8 +363,8 @@ extern "C" __global__ void __launch_bounds__(1024) convolution_1_backward(
   for (int k = thread; k < images * AREA_1; k += 1024) {
     const int i = k / AREA_1, place = k % AREA_1;
     const size_t at = (size_t)i * SIZE_1 + channel * AREA_1 + place;
-    const float local_gradient = gradient_1[at];
-    if (local_gradient == 0) continue;
+    const float local_gradient = gradient_1[at] + gradient_1[(size_t)images * SIZE_1 + at];
+    if (local_gradient == 0 || pooled_1[at] == 0) continue;
     const int y = 2 * (place / SIDE_1) + argmax[at] / 2, x = 2 * (place % SIDE_1) + argmax[at] % 2;
     const float* corner = inputs + (size_t)i * PIXELS + y * SIDE + x;
 #pragma unroll

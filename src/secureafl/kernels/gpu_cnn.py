@@ -18,7 +18,7 @@ _SIDE, _CHANNELS_1, _CHANNELS_2, _CLASSES = 28, 30, 50, 10
 _SIZE_1, _SIZE_2 = _CHANNELS_1 * 13 * 13, _CHANNELS_2 * 5 * 5  # of an image after each pooling
 _LAYER_2 = _CHANNELS_2 * (_CHANNELS_1 * 9 + 1)
 _FORWARD_THREADS, _FORWARD_UNITS, _BLOCK_UNITS, _BLOCK_IMAGES = 160, 4, 10, 8
-_BACKWARD_THREADS, _GROUPS = 32 * 13, 8  # a warp for every line; groups of images
+_BACKWARD_THREADS, _GROUPS = 32 * 13, 16  # a warp for every line; groups of images
 
 _NUMBERS = (
     *(("SIDE", _SIDE), ("CLASSES", _CLASSES)),
@@ -38,7 +38,7 @@ def cnn_gradient(
     """Gradient of the mean cross entropy of `tasks.models.paper_cnn`, with any hidden layer."""
     images, hidden = len(inputs), _hidden_units(weights.numel())
     inputs, gradient = inputs.contiguous(), torch.empty_like(weights)
-    pooled_1, gradient_1 = weights.new_empty(2, images, _SIZE_1)
+    pooled_1, gradient_1 = weights.new_empty(images, _SIZE_1), weights.new_empty(2, images, _SIZE_1)
     pooled_2, gradient_2 = weights.new_empty(2, images, _SIZE_2)
     units, unit_gradient = weights.new_empty(2, images, hidden)
     parts = weights.new_empty(_GROUPS, _LAYER_2)
@@ -57,10 +57,11 @@ def cnn_gradient(
     columns, lines = -(-_SIZE_2 // 128), -(-hidden // _BLOCK_UNITS) + -(-images // _BLOCK_IMAGES)
     given = [weights, pooled_2, unit_gradient, gradient, gradient_2, images]
     launch("hidden_backward", (columns, lines), 128, given)
-    blocks, given = _CHANNELS_2 // 2 * _GROUPS + images, [weights, pooled_1, gradient_2, argmax_2]
+    slices = -(-_CHANNELS_2 // (_BACKWARD_THREADS // 32))
+    blocks, given = slices * _GROUPS + 2 * images, [weights, pooled_1, gradient_2, argmax_2]
     given += [parts, gradient_1, images]
     launch("convolution_2_backward", (blocks,), _BACKWARD_THREADS, given)
-    given = [inputs, gradient_1, argmax_1, parts, gradient, images]
+    given = [inputs, pooled_1, gradient_1, argmax_1, parts, gradient, images]
     launch("convolution_1_backward", (_CHANNELS_1 + -(-_LAYER_2 // 1024),), 1024, given)
     return gradient
 
