@@ -32,8 +32,8 @@ def test_weight_rises_from_a_quarter_to_three_quarters_with_the_credit(
     assert found == pytest.approx([1, 1, 1, weight], abs=1e-9)
 
 
-@pytest.mark.parametrize(("count", "weight"), [(9, 1.0), (10, 0.0)])
-def test_curvature_counts_from_the_tenth_observation(count, weight):
+@pytest.mark.parametrize(("count", "weight"), [(4, 1.0), (5, 0.0)])
+def test_curvature_counts_from_the_fifth_observation(count, weight):
     assert weights_of([1.0, 1.0, 1.0, -1.0], count=[30, 30, 30, count]) == [1, 1, 1, weight]
 
 

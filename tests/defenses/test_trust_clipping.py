@@ -245,12 +245,12 @@ def test_steps_warm_up_with_the_median_clients_uploads_whoever_hurries():
         for client in (0, 0, 0, 1, 1, 1, 2, 3, 4):  # two of five hurry
             decision = both.arrive(client, 0, UNIT + 0.01 * rng.normal(size=DIM))
         lengths.append(length_of(decision))
-    np.testing.assert_allclose(lengths, np.minimum(np.arange(1, 13) / 10, 1), rtol=0.05)
+    np.testing.assert_allclose(lengths, np.minimum(np.arange(1, 13) / 5, 1), rtol=0.05)
 
 
 def test_with_more_clients_than_a_panel_the_warm_up_takes_no_more_arrivals():
-    """Of five panels' clients two uploads each are as many arrivals as ten of one panel's."""
-    clients, found = 640, {}
+    """Of two and a half panels' clients two uploads each are as many as five of one panel's."""
+    clients, found = 320, {}
     server, state = start(0, DIM, clients, sketch_size=8)
     for number in range(2 * clients):
         state.ledger.lend(state.round, state.weights)

@@ -9,11 +9,11 @@ from reference.neighbours import lower_median, neighbour_weights, rise
 
 def curvature_weights(stats, memory, among, credit):
     """Weights from the cosines between the model's moves and the uploads' changes."""
-    median = [c["mean"] for c, a in zip(stats, among, strict=True) if a and c["count"] >= 10]
+    median = [c["mean"] for c, a in zip(stats, among, strict=True) if a and c["count"] >= 5]
     median = lower_median(median) if median else math.inf
     weights = []
     for client, there in zip(stats, among, strict=True):
-        if not there or client["count"] < 10 or not 0 < median < math.inf:
+        if not there or client["count"] < 5 or not 0 < median < math.inf:
             weights.append(1.0)
             continue
         number = min(client["count"], round((1 + memory) / (1 - memory)))
@@ -132,7 +132,7 @@ class TrustClippingServer:
         shorter = sum(min(value, radius) for value in distances)
         stretch = sum(min(value, 2 * radius) for value in distances) / shorter if shorter else 1.0
         kept = unit(away) * min(distance, radius)
-        warm_up = min(1.0, self._median_of_all(self.counts) * max(1, self.num_clients / 128) / 10)
+        warm_up = min(1.0, self._median_of_all(self.counts) * max(1, self.num_clients / 128) / 5)
         direction = warm_up * weight / max(self.mean_trust, 0.5) * stretch * (self.centre + kept)
         moves = weight > 0 and 2 * len(self.norms) > self.num_clients
         moves = moves and np.linalg.norm(direction) <= 1e18
@@ -201,7 +201,7 @@ class TrustClippingServer:
             curved.append(curvature_weights(stats, self.momentum, [True] * len(stats), credit=2))
         curved = np.minimum(*curved)
         median = max(lower_median(list(self.kept.values())), 1e-30)
-        spared = [rise(self.kept[client] / median, 0.1, 0.25) for client in clients]
+        spared = [rise(self.kept[client] / median, 0.25, 0.35) for client in clients]
         curved = [w * kept for w, kept in zip(curved, spared, strict=True)]
         trust = dict.fromkeys(clients, 0.0)
         left = [client for client, weight in zip(clients, curved, strict=True) if weight > 0]

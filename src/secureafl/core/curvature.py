@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # Relative to the median client's curvature: no weight below one, full weight above the other.
 MIN_CURVATURE, FULL_CURVATURE = 0.25, 0.75
-MIN_OBSERVATIONS = 10  # of a client's curvature before it affects the client's weight
+MIN_OBSERVATIONS = 5  # of a client's curvature before it affects the client's weight
 
 
 class CurvatureStats(NamedTuple):
