@@ -26,9 +26,10 @@ from secureafl.cli.redteam import _bases
 from secureafl.core.errors import ConfigError, RunError
 from secureafl.core.events import EvaluationEvent
 from secureafl.experiment import Experiment, from_mapping, read_experiment, with_settings
+from secureafl.library.redteaming import search_all
 from secureafl.redteam.effects import effects_of_attacks, effects_of_parts
 from secureafl.redteam.plan import FINALISTS, Plan
-from secureafl.redteam.search import all_stages, search, search_all, stages
+from secureafl.redteam.search import all_stages, stages
 from secureafl.redteam.space import Range, is_backdoor
 from secureafl.settings import short_name
 from secureafl.tasks import FashionMnist
@@ -273,12 +274,12 @@ def test_searches_side_by_side_end_as_each_does_alone_even_when_stopped(
         if len(started) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("secureafl.redteam.search.find_engine", lambda name: stopped)
+    monkeypatch.setattr("secureafl.library.running.find_engine", lambda name: stopped)
     with pytest.raises(KeyboardInterrupt):
-        search_all(plans)
+        search_all(plans, "local", 0, 60.0, quiet=True)
     done = {path: path.stat().st_mtime_ns for path in tmp_path.glob("?/runs/*/result.json")}
     assert {path.parts[-4] for path in done} == {"a", "b"}
-    assert search_all(plans) == [tmp_path / "a/redteam.json", tmp_path / "b/redteam.json"]
+    search_all(plans, "local", 0, 60.0, quiet=True)
     assert all(path.stat().st_mtime_ns == when for path, when in done.items())
     assert {name.split("/")[0] for name in started[0]} == {"a", "b"}, "in one sweep"
     search_here(plans[tmp_path / "b"], tmp_path / "alone")
@@ -310,9 +311,9 @@ def test_order_in_which_runs_end_does_not_matter(tmp_path, monkeypatch, whole, c
     def backwards(cells, out, *rest, **more):
         return engine_here(dict(reversed(cells.items())), out, *rest, **more)
 
-    monkeypatch.setattr("secureafl.redteam.search.find_engine", lambda name: backwards)
-    found = search(tiny_plan(), tmp_path)
-    assert found.read_bytes() == (whole / "redteam.json").read_bytes()
+    monkeypatch.setattr("secureafl.library.running.find_engine", lambda name: backwards)
+    search_all({tmp_path: tiny_plan()}, "local", 0, 60.0, quiet=False)
+    assert (tmp_path / "redteam.json").read_bytes() == (whole / "redteam.json").read_bytes()
     assert "held-out seeds 101, 102" in capsys.readouterr().err
 
 

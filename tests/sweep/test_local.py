@@ -1,5 +1,6 @@
 """The local engine: who gets which cell, and what happens when a process dies."""
 
+import contextlib
 import threading
 import time
 
@@ -19,7 +20,7 @@ from secureafl.sweep.tally import RunProgress
 class FakeProcess:
     """Ends each cell after its number of rounds in hundredths of seconds; some kill it."""
 
-    exitcode = -9
+    exitcode, ended = -9, False
 
     def __init__(self, line, deadly):
         self.line, self.deadly, self.taken, self.most = line, deadly, [], 0
@@ -45,7 +46,7 @@ class FakeProcess:
                 self.line.send(Update(cell, RunProgress(), "finished"))
 
     def terminate(self):
-        pass
+        self.ended = True
 
     def join(self):
         pass
@@ -100,6 +101,47 @@ def test_dead_process_fails_its_cells_only_and_another_takes_its_place(crew, tmp
     assert failed["rounds1-seed4"] == "its process ended with code -9"
     assert len(failed) <= 2
     assert len(crew) == 3
+
+
+def test_kept_processes_do_one_sweep_after_the_other(crew, tmp_path):
+    with local.kept_processes():
+        for seed in range(3):
+            cells = tiny_grid(rounds=[1], seed=[seed, seed + 10]).cells()
+            list(local.run_cells(cells, tmp_path / str(seed), 2, 60.0))
+        assert [len(process.taken) for process in crew] == [3, 3]
+        assert not any(process.ended for process in crew)
+    assert all(process.ended for process in crew)
+    list(local.run_cells(cells, tmp_path / "outside", 2, 60.0))
+    assert len(crew) == 4, "outside, each sweep has its own"
+
+
+def test_kept_processes_end_with_a_sweep_that_is_left_early(crew, tmp_path):
+    cells = tiny_grid(rounds=[1, 50]).cells()
+    with local.kept_processes():
+        left = local.run_cells(cells, tmp_path / "left", 2, 60.0)
+        next(left)
+        left.close()
+        assert [process.ended for process in crew] == [True, True], "their cells have to stop"
+        updates = list(local.run_cells(cells, tmp_path / "again", 2, 60.0))
+    assert sorted(update.cell for update in updates) == sorted(cells)
+    assert len(crew) == 4
+
+
+def test_kept_processes_end_before_what_they_share_the_gpu_by(crew, tmp_path, monkeypatch):
+    told = []
+
+    @contextlib.contextmanager
+    def shared_gpu():
+        told.append("begun")
+        yield True
+        told.append(f"ended after {sum(process.ended for process in crew)} processes")
+
+    monkeypatch.setattr(local, "shared_gpu", shared_gpu)
+    with local.kept_processes():
+        for seed in range(2):
+            cells = tiny_grid(rounds=[1], seed=[seed, seed + 10]).cells()
+            list(local.run_cells(cells, tmp_path / str(seed), 2, 60.0))
+    assert told == ["begun", "ended after 2 processes"]
 
 
 @pytest.mark.slow

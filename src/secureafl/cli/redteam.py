@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from secureafl.cli.given import settings_given
-from secureafl.cli.options import DEVICE, CheckpointSeconds, Engine, EngineName, Workers
+from secureafl.cli.options import DEVICE, CheckpointSeconds, Engine, Workers
 from secureafl.cli.stopping import stoppable
 from secureafl.core.errors import ConfigError
 from secureafl.library.shipped import find_file
@@ -90,6 +89,7 @@ def redteam(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress and no summary.")] = False,
 ) -> None:
     """Search for the attack that harms a defence most, and score it on seeds never searched on."""
+    from secureafl.library.redteaming import search_all
     from secureafl.redteam.plan import Plan
     from secureafl.sweep.grid import parse_seeds
 
@@ -100,7 +100,7 @@ def redteam(
     rest = (budget, against, tuple(parse_seeds(seeds)), search_seed, blind)
     plans = _in_folders([Plan(base, *rest) for base in bases], out, fast)
     with stoppable("the same command goes on"):
-        _search(plans, engine, workers, checkpoint_seconds, quiet)
+        search_all(plans, engine, workers, checkpoint_seconds, quiet)
     for folder in plans:
         _write_page(folder, quiet)
 
@@ -147,22 +147,6 @@ def _in_folders(plans: Sequence[Plan], out: Path | None, fast: bool) -> dict[Pat
     if len(found) < len(plans):
         raise ConfigError("two searches would have the same name; ask for one of them alone")
     return found
-
-
-def _search(
-    plans: Mapping[Path, Plan],
-    engine: EngineName,
-    workers: int,
-    checkpoint_seconds: float,
-    quiet: bool,
-) -> None:
-    from secureafl.cli.sweeping import run_with_progress
-    from secureafl.redteam.search import all_stages
-
-    for stage in all_stages(plans):
-        if not quiet:
-            print(stage.title, file=sys.stderr)
-        run_with_progress(stage.cells, stage.folder, engine, workers, checkpoint_seconds, quiet)
 
 
 def _write_page(folder: Path, quiet: bool) -> None:

@@ -9,8 +9,8 @@ may do is limited in three ways:
 - trust (`core.peers`, `core.neighbours` and `core.curvature`): a client whose history nobody else
   can explain counts less, and so does one of an unusually large group that agrees, or of several
   that differ in one direction from clients that are like them; a client whose uploads change
-  against the curvature of a loss, as reversed gradients do, or are cut to next to nothing time
-  after time, does not count;
+  against the curvature of a loss, as reversed gradients do, or of which clipping leaves far less
+  than of others' time after time, does not count;
 - pace: a client earns its steps while others upload. It may be half as fast again as the average
   client; what it uploads beyond that counts in part or not at all.
 

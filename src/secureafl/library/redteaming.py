@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ from secureafl.runs.layout import read_json
 from secureafl.settings import name_for_files
 from secureafl.sweep.engines import EngineName
 from secureafl.sweep.grid import cross
+from secureafl.sweep.local import kept_processes
 
 if TYPE_CHECKING:
     import pandas
@@ -84,11 +85,26 @@ def red_team(
     plan = Plan(base, budget, against, tuple(seeds), search_seed, blind)
     folder = Path(out) if out is not None else Path("runs") / search_name(plan, fast)
     refuse_script_classes({"base": base})
-    for stage in all_stages({folder: plan}):
-        if progress:
-            print(stage.title, file=sys.stderr)
-        run_cells(stage.cells, stage.folder, engine, workers, 60.0, not progress)
+    search_all({folder: plan}, engine, workers, 60.0, not progress)
     return RedTeamResult(folder)
+
+
+def search_all(
+    plans: Mapping[Path, Plan],
+    engine: EngineName,
+    workers: int,
+    checkpoint_seconds: float,
+    quiet: bool,
+) -> None:
+    """Carry out searches that advance together, each in its folder, with the result it has alone.
+
+    The same call goes on after a stop.
+    """
+    with kept_processes():
+        for stage in all_stages(plans):
+            if not quiet:
+                print(stage.title, file=sys.stderr)
+            run_cells(stage.cells, stage.folder, engine, workers, checkpoint_seconds, quiet)
 
 
 def _base(

@@ -12,19 +12,17 @@ search alone leaves a GPU idle for much of its time.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from secureafl.core.errors import RunError
 from secureafl.experiment import Experiment
-from secureafl.redteam.folder import OUTCOME, RUNS, cell_name, claim, score_of
+from secureafl.redteam.folder import RUNS, cell_name, claim, score_of
 from secureafl.redteam.optimiser import Optimiser
 from secureafl.redteam.outcome import Trial, held_out_scores, most_harmful, write_outcome
 from secureafl.redteam.plan import FINALISTS, NO_ATTACK, Plan
 from secureafl.redteam.space import find_space
-from secureafl.sweep.engines import EngineName, find_engine, run_sweep
 from secureafl.toml import on_one_line
 
 
@@ -34,33 +32,6 @@ class Stage(NamedTuple):
     title: str
     folder: Path  # in which each has a folder of its name
     cells: dict[str, Experiment]
-
-
-def search(
-    plan: Plan,
-    out: Path,
-    engine: EngineName = "local",
-    workers: int = 0,
-    checkpoint_seconds: float = 60.0,
-) -> Path:
-    """Search, and return the file with the outcome; the same call goes on after a kill."""
-    return search_all({out: plan}, engine, workers, checkpoint_seconds)[0]
-
-
-def search_all(
-    plans: Mapping[Path, Plan],
-    engine: EngineName = "local",
-    workers: int = 0,
-    checkpoint_seconds: float = 60.0,
-) -> list[Path]:
-    """Several searches side by side, each in its folder, with the result it has alone."""
-    run_cells = find_engine(engine)
-    for stage in all_stages(plans):
-        print(stage.title, file=sys.stderr)
-        for update in run_sweep(run_cells, stage.cells, stage.folder, workers, checkpoint_seconds):
-            if update.state == "failed":
-                print(f"{update.cell} failed: {update.message}", file=sys.stderr)
-    return [out / OUTCOME for out in plans]
 
 
 def all_stages(plans: Mapping[Path, Plan]) -> Iterator[Stage]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import multiprocessing
 import os
 import select
@@ -30,6 +31,43 @@ class _Worker(NamedTuple):
     cells: set[str]  # dealt to it, and not ended
 
 
+class _Processes:
+    """Workers, and the MPS daemon by which they share a GPU, until they are closed."""
+
+    def __init__(self) -> None:
+        self.running: dict[Any, _Worker] = {}  # line to it -> worker
+        self._shared: bool | None = None
+        self._daemon = contextlib.ExitStack()
+
+    def share_gpu(self) -> bool:
+        """Whether those started from now on share it."""
+        if self._shared is None:
+            self._shared = self._daemon.enter_context(shared_gpu())
+        return self._shared
+
+    def close(self) -> None:
+        """Workers first: each saves its cells by the daemon's help."""
+        _stop(self.running)
+        self._daemon.close()
+
+
+_KEPT: contextvars.ContextVar[_Processes | None] = contextvars.ContextVar("kept", default=None)
+
+
+@contextlib.contextmanager
+def kept_processes() -> Iterator[None]:
+    """Sweeps inside, one after the other, use the same processes: to start one takes seconds.
+
+    All with the same `checkpoint_seconds`.
+    """
+    with contextlib.closing(_Processes()) as processes:
+        before = _KEPT.set(processes)
+        try:
+            yield
+        finally:
+            _KEPT.reset(before)
+
+
 def run_cells(
     cells: Mapping[str, Experiment],
     out: Path,
@@ -48,18 +86,22 @@ def run_cells(
     yield from updates
     on_gpu = any(_uses_gpu(experiment) for experiment in cells.values())
     workers = workers or max(default_workers(cell.device) for cell in cells.values())
-    with shared_gpu() if on_gpu and waiting else contextlib.nullcontext(False) as shared:
+    kept = _KEPT.get()
+    with contextlib.nullcontext(kept) if kept else contextlib.closing(_Processes()) as crew:
+        shared = crew.share_gpu() if on_gpu and waiting else False
         processes = min(workers, _gpu_processes(shared)) if on_gpu else workers
-        yield from _carry_out(
-            waiting, processes if apart else workers, processes, checkpoint_seconds
-        )
+        at_a_time = processes if apart else workers
+        yield from _carry_out(waiting, crew.running, at_a_time, processes, checkpoint_seconds)
 
 
 def _carry_out(
-    waiting: list[Task], workers: int, processes: int, checkpoint_seconds: float
+    waiting: list[Task],
+    running: dict[Any, _Worker],
+    workers: int,
+    processes: int,
+    checkpoint_seconds: float,
 ) -> Generator[Update, None, None]:
-    """Run `workers` cells at a time, in `processes` processes."""
-    running: dict[Any, _Worker] = {}  # line to it -> worker
+    """Run `workers` cells at a time, in `processes` processes; all are there afterwards or none."""
     try:
         while waiting or any(worker.cells for worker in running.values()):
             while waiting and sum(len(worker.cells) for worker in running.values()) < workers:
@@ -67,8 +109,9 @@ def _carry_out(
                     _start(running, checkpoint_seconds)
                 _deal(waiting.pop(0), running)
             yield from _next_updates(running)
-    finally:
+    except BaseException:
         _stop(running)
+        raise
 
 
 def _start(running: dict[Any, _Worker], checkpoint_seconds: float) -> None:
@@ -122,11 +165,12 @@ def _next_updates(running: dict[Any, _Worker]) -> Iterator[Update]:
         yield update
 
 
-def _stop(running: Mapping[Any, _Worker]) -> None:
+def _stop(running: dict[Any, _Worker]) -> None:
     for worker in running.values():
         worker.process.terminate()
     for worker in running.values():
         worker.process.join()
+    running.clear()
 
 
 def _work(checkpoint_seconds: float, line: Any) -> None:
