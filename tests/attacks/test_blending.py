@@ -130,7 +130,7 @@ def test_liars_are_trusted_if_neighbours_do_not_judge_and_the_model_is_held_back
         goal = federation.centres[~MALICIOUS].mean(axis=0)
         away.append(np.linalg.norm(federation.state.weights.numpy() - goal))
         late = [bool(d.accepted) for client, d in decisions[200:] if MALICIOUS[client]]
-        assert np.mean(late) > 0.4
+        assert np.mean(late) > 0.3
     assert away[0] > 1.2 * away[1]
 
 

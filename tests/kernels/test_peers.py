@@ -5,7 +5,7 @@ import torch
 
 from secureafl.kernels import cpu_peers, reference
 
-CLIENTS = [1, 2, 7, 31, 32, 33, 50, 64, 100, 128, 140]
+CLIENTS = [1, 2, 3, 7, 19, 20, 31, 32, 33, 50, 64, 100, 128, 140]
 
 
 @pytest.fixture
@@ -24,6 +24,7 @@ def histories(clients, size):
     rows = kinds[torch.arange(clients) % 6] + 0.5 * torch.randn(clients, size)
     rows[: clients // 4] = 1.4 * torch.randn(size) + 0.5 * torch.randn(clients // 4, size)
     rows[clients // 2] = 0
+    rows[1] *= 3
     return rows
 
 

@@ -54,6 +54,15 @@ def novelty_weights(histories):
     return [min(1.0, usual / value) if value > usual else 1.0 for value in left]
 
 
+def length_weights(histories):
+    """The square of one and a half medians of all lengths over one's own; at most 1."""
+    lengths = [np.linalg.norm(history) for history in histories]
+    usual = max(1.5 * lower_median(lengths), 1e-30)
+    if len(lengths) <= 2:
+        return [1.0] * len(lengths)
+    return [min(1.0, usual / length) ** 2 if length > 0 else 1.0 for length in lengths]
+
+
 def group_weights(histories):
     """Weights from how much agrees with what others confirm of a client, counted in two ways."""
     units = [unit(history) for history in histories]
@@ -210,6 +219,8 @@ class TrustClippingServer:
             kinds = [kind(histories) for kind in (novelty_weights, group_weights)]
             so_far = [self.trust.get(client, 1.0) for client in left]
             kinds.append(neighbour_weights(histories, so_far))
+            if self.num_clients < 20:
+                kinds.append(length_weights(histories))
             curved = dict(zip(clients, curved, strict=True))
             for client, *weights in zip(left, *kinds, strict=True):
                 trust[client] = curved[client] * np.prod(weights)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from secureafl.core.peers import NOTHING, centred, cosines, peer_weights, scaled
+from secureafl.core.peers import FEWEST, NOTHING, centred, cosines, peer_weights, scaled
 from secureafl.linalg.rows import TINY, lower_median, rise
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 NEAR = 0.6  # the cosine from which on clients are neighbours; they count by what exceeds it
 FEW_NEIGHBOURS = 0.3  # with so much in sum, a client's difference from them counts half
 POWERS = 16  # iterations that find an axis; one that matters is twice as strong as the next
-FEWEST = 20  # clients: among fewer, chance makes camps
 SMALLEST_CAMP = 3  # members; fewer differ by chance, and do little harm
 TRUSTED = 0.5  # clients from this trust on say what is usual
 # A camp loses weight from the first of two numbers on, and all of it from the second, if all are

@@ -34,18 +34,35 @@ AGREEMENT = 0.1  # cosines below mean nothing: among few thousand numbers they c
 LARGE_BLOCK, LARGEST_BLOCK, LEAST_OF_BLOCK = 1.35, 1.65, 0.6
 LARGE_GROUP, LARGEST_GROUP = 1.5, 1.75
 MAJORITY = 0.5  # the cosine at which clients are of one mind: at least half of all are no attackers
+FEWEST = 20  # clients: among fewer, chance makes groups and camps, and lengths have to tell
+USUAL_LENGTH = 1.5  # of a history among few clients, in medians; a longer one costs weight
 CENTRINGS = 2  # the centre depends on the weights, and the weights on the centre
 NOTHING = 1e-9  # a squared length below which a direction means nothing
 
 
 def peer_weights(gram: Float[Tensor, "n n"], known: Bool[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """Weights from both questions; 0 for the unknown.
+    """Weights from both questions and, of few clients, from lengths; 0 for the unknown.
 
     >>> from secureafl.core.peers import peer_weights
     >>> peer_weights(torch.eye(3, dtype=torch.float64), torch.tensor([True, True, False]))
     tensor([1., 1., 0.], dtype=torch.float64)
     """
-    return novelty_weights(gram, known) * group_weights(gram, known)
+    weights = novelty_weights(gram, known) * group_weights(gram, known)
+    return weights * length_weights(gram, known) if len(known) < FEWEST else weights
+
+
+def length_weights(gram: Float[Tensor, "n n"], known: Bool[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """Weights from how long histories are; 0 for the unknown.
+
+    Most of an honest upload is noise of its batch, which averages away. The history of a client
+    that says the same time after time stays long, and moves the model so much further. By the
+    square, so that who repeats itself more moves the model less. Of two clients nothing tells which
+    is usual.
+    """
+    length = gram.diagonal().clamp(min=0).sqrt()
+    usual = (USUAL_LENGTH * lower_median(length, known)).clamp(min=TINY)
+    weights = torch.where(known.sum() > 2, (usual / torch.maximum(length, usual)) ** 2, 1)
+    return torch.where(known, weights, 0)
 
 
 def novelty_weights(gram: Float[Tensor, "n n"], known: Bool[Tensor, " n"]) -> Float[Tensor, " n"]:

@@ -34,7 +34,7 @@ import torch
 
 from secureafl.core.clipping import Records, Standing, full_standing, no_records
 from secureafl.core.errors import require
-from secureafl.core.neighbours import FEWEST
+from secureafl.core.peers import FEWEST
 from secureafl.core.panels import Panels, draw_panels, panel_size
 from secureafl.core.trees import name_tensors
 from secureafl.core.types import Arrival, Decision, ServerView

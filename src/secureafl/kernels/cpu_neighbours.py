@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from secureafl.core import neighbours
-from secureafl.core.peers import NOTHING
+from secureafl.core.peers import FEWEST, NOTHING
 from secureafl.kernels.cpu_arrays import cosines, diagonal, lower_median, rise
 from secureafl.linalg.rows import TINY
 
@@ -19,7 +19,7 @@ def neighbour_weights(
     scaled: Float[np.ndarray, "n n"], trust: Float[np.ndarray, " n"]
 ) -> Float[np.ndarray, " n"]:
     """See `core.neighbours.neighbour_weights`; of inner products that are scaled already."""
-    if len(scaled) < neighbours.FEWEST:
+    if len(scaled) < FEWEST:
         return np.ones(len(scaled))
     centre = trust / max(trust.sum(), TINY)
     along = scaled @ centre

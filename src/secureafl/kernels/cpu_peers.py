@@ -36,6 +36,9 @@ def peer_weights(
         lengths = np.sqrt(np.maximum(np.diagonal(gram), 0))
         products = _scaled(gram, lengths)
         weights[chosen] = _novelty_weights(products) * _group_weights(gram, lengths)
+        if len(who) < peers.FEWEST and len(lengths) > 2:
+            usual = max(peers.USUAL_LENGTH * lower_median(lengths), TINY)
+            weights[chosen] *= (usual / np.maximum(lengths, usual)) ** 2
         if trust is not None:
             weights[chosen] *= neighbour_weights(products, trust.numpy()[who[chosen]])
     return torch.from_numpy(weights)

@@ -48,6 +48,18 @@ __device__ void novelty_weights(const double* gram, const flag* known, double* w
   if (thread < CLIENTS) weights[thread] = known[thread] ? usual / fmax(novelty[thread], usual) : 0;
 }
 
+// Multiplies the weights of few clients by those from the lengths of their histories.
+__device__ void weigh_lengths(const double* gram, const flag* known, double* weights) {
+  __shared__ double length[CLIENTS];
+  const int thread = threadIdx.x;
+  if (thread < CLIENTS) length[thread] = sqrt(fmax(gram[thread * CLIENTS + thread], 0.0));
+  const double usual = fmax(USUAL_LENGTH * lower_median(length, [&](int i) { return known[i]; }, CLIENTS), TINY);
+  const double all = sum_over(CLIENTS, [&](int k) { return (double)known[k]; });
+  if (thread >= CLIENTS || all <= 2) return;
+  const double share = usual / fmax(length[thread], usual);
+  weights[thread] *= share * share;
+}
+
 // Cosines of the best guesses of each client's direction from all others', to `guesses`. With M the inverse of
 // A + ridge I and D its diagonal, the guesses are I - M / D of the directions, whose inner products are A.
 __device__ void confirm(const double* gram, const flag* known, double* inverted, double* guesses) {
@@ -173,7 +185,7 @@ __device__ void group_weights(const double* gram, const flag* known, double* wor
   if (thread < CLIENTS) weights[thread] = weight[thread];
 }
 
-// A block for each kind of weights: by novelty, by groups and, if there is a third, by neighbours.
+// A block for each kind of weights: by novelty (and lengths), by groups and, if there is a third, by neighbours.
 extern "C" __global__ void __launch_bounds__(1024)
     peer_weights(const double* gram, const index* members, const flag* known, const double* trust, const flag* due,
                  double* work, double* weights) {
@@ -181,7 +193,9 @@ extern "C" __global__ void __launch_bounds__(1024)
   __shared__ flag judged[CLIENTS];
   if (threadIdx.x < CLIENTS) judged[threadIdx.x] = known[members[threadIdx.x]];
   __syncthreads();
-  if (blockIdx.x == 0) novelty_weights(gram, judged, weights);
-  else if (blockIdx.x == 1) group_weights(gram, judged, work, weights + CLIENTS);
+  if (blockIdx.x == 0) {
+    novelty_weights(gram, judged, weights);
+    if (CLIENTS < FEWEST) weigh_lengths(gram, judged, weights);
+  } else if (blockIdx.x == 1) group_weights(gram, judged, work, weights + CLIENTS);
   else neighbour_weights(gram, judged, trust, members, work + 2 * CLIENTS * CLIENTS, weights + 2 * CLIENTS);
 }
