@@ -4,9 +4,10 @@ Two questions are asked about each client. Can the others' histories explain its
 else sends is *novel*: a direction that a malicious client made up to look like nobody. And how much
 is behind what it sends? Malicious clients that do harm must add up to something, so they are a
 *group*: more clients than usual that agree, or clients that send more than usual in one direction,
-seen in what others confirm of their histories.
+seen in what others confirm of their histories. Of few clients one or two are no group; there it
+counts how long a history is, which repetition makes it.
 
-Both are compared with the median client, so that no number of attackers is assumed; a typical
+All are compared with the median client, so that no number of attackers is assumed; a typical
 client has weight 1, and nobody gains.
 """
 

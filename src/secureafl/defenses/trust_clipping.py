@@ -8,9 +8,9 @@ may do is limited in three ways:
   Nobody moves the model before more than half of the clients are known;
 - trust (`core.peers`, `core.neighbours` and `core.curvature`): a client whose history nobody else
   can explain counts less, and so does one of an unusually large group that agrees, or of several
-  that differ in one direction from clients that are like them; a client whose uploads change
-  against the curvature of a loss, as reversed gradients do, or of which clipping leaves far less
-  than of others' time after time, does not count;
+  that differ in one direction from clients that are like them, or among few one that says the same
+  time after time; a client whose uploads change against the curvature of a loss, as reversed
+  gradients do, or of which clipping leaves far less than of others', does not count;
 - pace: a client earns its steps while others upload. It may be half as fast again as the average
   client; what it uploads beyond that counts in part or not at all.
 
@@ -34,8 +34,8 @@ import torch
 
 from secureafl.core.clipping import Records, Standing, full_standing, no_records
 from secureafl.core.errors import require
-from secureafl.core.peers import FEWEST
 from secureafl.core.panels import Panels, draw_panels, panel_size
+from secureafl.core.peers import FEWEST
 from secureafl.core.trees import name_tensors
 from secureafl.core.types import Arrival, Decision, ServerView
 from secureafl.kernels.operations import (
