@@ -120,8 +120,7 @@ def brief(few_samples, monkeypatch):
     monkeypatch.setattr(Grid, "cells", cells)
     monkeypatch.setattr(FashionMnist, "load", lambda self: few_samples)
     monkeypatch.setattr(Dashboard, "serve_forever", lambda self: None)
-    for module in ("secureafl.redteam.search", "secureafl.library.running"):
-        monkeypatch.setattr(f"{module}.find_engine", lambda name: engine_here)
+    monkeypatch.setattr("secureafl.library.running.find_engine", lambda name: engine_here)
 
 
 def run_short(clone, lines):

@@ -76,8 +76,7 @@ def test_python_in_a_block_runs(page, block, tmp_path, make_run, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(ROOT / "examples")
     monkeypatch.setattr("secureafl.Experiment", brief)
-    for module in ("secureafl.redteam.search", "secureafl.library.running"):
-        monkeypatch.setattr(f"{module}.find_engine", lambda name: engine_here)
+    monkeypatch.setattr("secureafl.library.running.find_engine", lambda name: engine_here)
     for long, short in SHORTER.items():
         block = block.replace(long, short)
     module = SHOWN.get(page.name)
