@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from secureafl.core.peers import (
-    group_weights,
-    length_weights,
-    novelty_weights,
-    peer_weights,
-)
+from secureafl.core.peers import group_weights, length_weights, novelty_weights, peer_weights
 from secureafl.core.server import Server, Upload
 from secureafl.defenses import TrustClipping
 
@@ -43,21 +38,21 @@ def test_one_client_of_three_or_four_neither_holds_up_nor_destroys_a_model(clien
     assert furthest < 1.3
 
 
-def peers_of_lengths(lengths, known=None):
+def weights_of_lengths(lengths, known=None):
     squares = torch.tensor(lengths, dtype=torch.float64) ** 2
     known = torch.tensor(known or [True] * len(lengths))
     return length_weights(torch.diag(squares), known).tolist()
 
 
 def test_who_repeats_itself_counts_less_by_the_square_of_its_length():
-    assert peers_of_lengths([1, 1, 1, 1.5, 3, 6]) == [1, 1, 1, 1, 1 / 4, 1 / 16]
-    assert peers_of_lengths([1, 9, 1, 3], [True, False, True, True]) == [1, 0, 1, 1 / 4]
-    assert peers_of_lengths([0, 0, 0, 1]) == pytest.approx([1, 1, 1, 0])
+    assert weights_of_lengths([1, 1, 1, 1.5, 3, 6]) == [1, 1, 1, 1, 1 / 4, 1 / 16]
+    assert weights_of_lengths([1, 9, 1, 3], [True, False, True, True]) == [1, 0, 1, 1 / 4]
+    assert weights_of_lengths([0, 0, 0, 1]) == pytest.approx([1, 1, 1, 0])
 
 
 def test_of_two_clients_neither_is_the_usual_one():
-    assert peers_of_lengths([1, 3]) == [1, 1]
-    assert peers_of_lengths([1, 3, 0], [True, True, False]) == [1, 1, 0]
+    assert weights_of_lengths([1, 3]) == [1, 1]
+    assert weights_of_lengths([1, 3, 0], [True, True, False]) == [1, 1, 0]
 
 
 @pytest.mark.parametrize(("clients", "weight"), [(19, 1 / 4), (20, 1)])

@@ -52,6 +52,11 @@ def peer_weights(gram: Float[Tensor, "n n"], known: Bool[Tensor, " n"]) -> Float
     return weights * length_weights(gram, known) if len(known) < FEWEST else weights
 
 
+def lengths_of(gram: Float[Tensor, "n n"]) -> Float[Tensor, " n"]:
+    """How long the histories are; squares are negative by rounding only."""
+    return gram.diagonal().clamp(min=0).sqrt()
+
+
 def length_weights(gram: Float[Tensor, "n n"], known: Bool[Tensor, " n"]) -> Float[Tensor, " n"]:
     """Weights from how long histories are; 0 for the unknown.
 
@@ -60,7 +65,7 @@ def length_weights(gram: Float[Tensor, "n n"], known: Bool[Tensor, " n"]) -> Flo
     square, so that who repeats itself more moves the model less. Of two clients nothing tells which
     is usual.
     """
-    length = gram.diagonal().clamp(min=0).sqrt()
+    length = lengths_of(gram)
     usual = (USUAL_LENGTH * lower_median(length, known)).clamp(min=TINY)
     weights = torch.where(known.sum() > 2, (usual / torch.maximum(length, usual)) ** 2, 1)
     return torch.where(known, weights, 0)
@@ -84,7 +89,7 @@ def scaled(gram: Float[Tensor, "n n"], known: Bool[Tensor, " n"]) -> Float[Tenso
 
     Longer clients are taken for no longer than `LONGEST`.
     """
-    length = gram.diagonal().clamp(min=0).sqrt()
+    length = lengths_of(gram)
     unit = lower_median(length, known)
     scale = 1 / torch.maximum(length / LONGEST, unit).clamp(min=TINY)
     return gram * scale[:, None] * scale * known[:, None] * known
@@ -101,7 +106,7 @@ def group_weights(gram: Float[Tensor, "n n"], known: Bool[Tensor, " n"]) -> Floa
     loses nothing: malicious clients are fewer.
     """
     confirmed = _confirmed(cosines(gram, known), known)
-    length = gram.diagonal().clamp(min=0).sqrt()
+    length = lengths_of(gram)
     length = length / lower_median(length, known).clamp(min=TINY)
     voice = length.clamp(min=1 / LONGEST, max=LONGEST).sqrt()
     alike = torch.ones_like(voice)

@@ -36,9 +36,8 @@ def peer_weights(
         lengths = np.sqrt(np.maximum(np.diagonal(gram), 0))
         products = _scaled(gram, lengths)
         weights[chosen] = _novelty_weights(products) * _group_weights(gram, lengths)
-        if len(who) < peers.FEWEST and len(lengths) > 2:
-            usual = max(peers.USUAL_LENGTH * lower_median(lengths), TINY)
-            weights[chosen] *= (usual / np.maximum(lengths, usual)) ** 2
+        if len(who) < peers.FEWEST:
+            weights[chosen] *= _length_weights(lengths)
         if trust is not None:
             weights[chosen] *= neighbour_weights(products, trust.numpy()[who[chosen]])
     return torch.from_numpy(weights)
@@ -57,6 +56,14 @@ def _novelty_weights(products: Float[np.ndarray, "n n"]) -> Float[np.ndarray, " 
     novelty = 1 / np.diagonal(_inverse(products, peers.NOVELTY_RIDGE)) - peers.NOVELTY_RIDGE
     usual = max(peers.USUAL_NOVELTY * lower_median(novelty), peers.NOVELTY_RIDGE)
     return usual / np.maximum(novelty, usual)
+
+
+def _length_weights(lengths: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+    """See `core.peers.length_weights`."""
+    if len(lengths) <= 2:
+        return np.ones(len(lengths))
+    usual = max(peers.USUAL_LENGTH * lower_median(lengths), TINY)
+    return (usual / np.maximum(lengths, usual)) ** 2
 
 
 def _group_weights(
