@@ -34,6 +34,7 @@ class SideBySide:
         self.state = self.server.start(torch.from_numpy(START).to(dtype))
         self.models, self.oracle = [self.state.weights], oracle
         self.tolerance = 1e-9 if dtype == torch.float64 else 2e-4
+        self.rounding = 1e-12  # of scores
 
     def arrive(self, client, lag, gradient):
         """One upload on the model of `lag` arrivals ago (or the first)."""
@@ -58,7 +59,7 @@ class SideBySide:
         assert decision.scores.keys() == outcome.scores.keys()
         for name, expected in outcome.scores.items():
             found = float(decision.scores[name])
-            np.testing.assert_allclose(found, expected, rtol=self.tolerance, atol=1e-12)
+            np.testing.assert_allclose(found, expected, rtol=self.tolerance, atol=self.rounding)
         found, size = decision.direction.double().numpy(), np.abs(outcome.direction).max()
         np.testing.assert_allclose(
             found, outcome.direction, rtol=self.tolerance, atol=self.tolerance * size + 1e-12

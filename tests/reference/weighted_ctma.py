@@ -13,12 +13,14 @@ def weighted_median(values, weights):
 
 
 def weighted_geometric_median(rows, weights, iterations=8, smoothing=1e-6):
-    """Weiszfeld's iteration from the weighted median."""
-    point = weighted_median(rows, weights)
-    for _ in range(iterations):
-        distances = np.maximum(smoothing, np.linalg.norm(rows - point, axis=1))
-        pulls = np.array(weights) / distances
+    """Weiszfeld's iteration; first, a row weighs one over its lower median distance to all."""
+    everybody = np.repeat(rows, weights, axis=0)
+    apart = np.sort(np.linalg.norm(rows[:, None] - everybody, axis=2), axis=1)
+    distances = apart[:, (len(everybody) - 1) // 2]
+    for _ in range(iterations + 1):
+        pulls = np.array(weights) / np.maximum(smoothing, distances)
         point = (pulls[:, None] * rows).sum(axis=0) / pulls.sum()
+        distances = np.linalg.norm(rows - point, axis=1)
     return point
 
 
@@ -36,7 +38,8 @@ class WeightedCtmaServer:
         clients = sorted(self.uploads)
         rows = np.array([self._momentum(self.uploads[k]) for k in clients])
         counts = [len(self.uploads[k]) for k in clients]
-        distances = np.linalg.norm(rows - self.centre(rows, counts), axis=1)
+        distances = np.linalg.norm(rows - self.centre(rows, counts), axis=1).astype(np.float32)
+        distances[distances < 3e-7 * np.linalg.norm(rows, axis=1)] = 0  # rounding
         kept = self._kept(distances, counts)
         me = clients.index(seen.client)
         scores = {"distance": distances[me], "share": 1.0}

@@ -25,12 +25,13 @@ import torch
 
 from secureafl.core.errors import require
 from secureafl.core.random import first_draw, random_uniform
-from secureafl.core.types import Arrival, Decision, ServerView
+from secureafl.core.types import Arrival, Decision, Inner, ServerView
 from secureafl.core.uploads import Uploads, no_uploads, with_upload, without_uploads
+from secureafl.kernels.operations import lbfgs_shares
+from secureafl.kernels.tiles import BASE, OWN
 from secureafl.linalg.kmeans import upper_cluster
-from secureafl.linalg.lbfgs import Products, bfgs_product
 from secureafl.linalg.pairwise import inner_products
-from secureafl.linalg.vectors import computed_if, exact_norm, row, set_row, zero_unless
+from secureafl.linalg.vectors import exact_norm, row, set_row, zero_unless
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -48,12 +49,12 @@ class State(NamedTuple):
     move: Float[Tensor, " d"]  # sum of the clients' moves since the last pair
     change: Float[Tensor, " d"]  # and of their uploads' changes
     arrivals: Int[Tensor, ""]  # since the last pair
-    steps: Float[Tensor, "m d"]  # of the pairs, oldest first
-    changes: Float[Tensor, "m d"]
-    pairs: Int[Tensor, ""]  # so far
+    pairs: Float[Tensor, "stored d"]  # steps, then changes; pair number k lies in place k modulo m
+    appended: Int[Tensor, ""]  # pairs so far
     error: Float[Tensor, " n"]  # of each client's latest prediction
     errors: Float[Tensor, "n window"]  # of the last ones, relative to the others'
     count: Int[Tensor, " n"]  # predictions of a client so far
+    even: Float[Tensor, "references n"]  # never change; what the gap statistic compares with
 
 
 @dataclass(frozen=True)
@@ -72,19 +73,19 @@ class FlDetector:
 
     def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> State:
         count = torch.zeros(num_clients, dtype=torch.int64, device=weights.device)
-        pairs = weights.new_zeros(self.buffer_size, weights.numel())
         error = torch.zeros_like(count, dtype=torch.float64)
+        draw = torch.full_like(count[0], first_draw(0, "gap"))
         return State(
             no_uploads(num_clients, weights),
             torch.zeros_like(weights),
             torch.zeros_like(weights),
             torch.zeros_like(count[0]),
-            pairs,
-            pairs.clone(),
+            weights.new_zeros(2 * self.buffer_size, weights.numel()),
             torch.zeros_like(count[0]),
             error,
             error[:, None].repeat(1, self.window),
             count,
+            random_uniform(draw, _REFERENCES * num_clients).view(_REFERENCES, -1),
         )
 
     def step(self, state: State, arrival: Arrival, server: ServerView) -> tuple[Decision, State]:
@@ -92,9 +93,9 @@ class FlDetector:
         move = arrival.base - row(state.sent.base, arrival.client)
         change = arrival.gradient - row(state.sent.gradient, arrival.client)
         error = exact_norm(change - _explained(state, move))
-        state = self._rated(state, arrival.client, error, known & (state.pairs > 0))
+        state = self._rated(state, arrival.client, error, known & (state.appended > 0))
         scores, rated = self._scores(state)
-        suspected = _suspected(scores, rated)
+        suspected = _suspected(scores, rated, state.even)
         accepted = ~row(suspected, arrival.client)
         state = _with_move(state, move, change, known & accepted)
         state = state._replace(sent=with_upload(state.sent, arrival))
@@ -129,32 +130,22 @@ class FlDetector:
 
 def _explained(state: State, move: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
     """B s: the change of an upload that the model's move explains; zero without a pair."""
-    rows = torch.cat([state.steps, state.changes, move[None]])
-    size, gram = len(state.steps), inner_products(rows)
-    steps, changes = range(size), range(size, 2 * size)
-    found = bfgs_product(
-        torch,
-        Products(
-            [[gram[i, k] for k in steps] for i in steps],
-            [[gram[i, k] for k in changes] for i in steps],
-            [[gram[i, k] for k in changes] for i in changes],
-            [gram[i, -1] for i in steps],
-            [gram[i, -1] for i in changes],
-            gram[-1, -1],
-        ),
-        state.pairs,
-    )
-    shares = torch.stack([*found.of_steps, *found.of_changes, found.of_vector])
+    rows, size = torch.cat([state.pairs, move[None]]), len(state.pairs) // 2
+    # As of a client with an upload and a base of zeros, so that all there is to it is the move.
+    gram = torch.nn.functional.pad(inner_products(rows), (OWN, 0, OWN, 0))
+    stored, along = gram[None, :-1, :-1].contiguous(), gram[None, -1, :-1].contiguous()
+    found = lbfgs_shares(Inner(stored, along, gram[-1, -1]), state.appended[None], size, torch.inf)
+    shares = torch.cat([found[0, OWN:], found[0, BASE, None]])
     return shares.to(rows.dtype) @ rows
 
 
-def _suspected(scores: Float[Tensor, " n"], rated: Bool[Tensor, " n"]) -> Bool[Tensor, " n"]:
+def _suspected(
+    scores: Float[Tensor, " n"], rated: Bool[Tensor, " n"], even: Float[Tensor, "references n"]
+) -> Bool[Tensor, " n"]:
     """The clients in the higher of two clusters, if the gap statistic finds more than one.
 
     It compares how much tighter two clusters are than one with the same of evenly spread numbers.
     """
-    draws = torch.full_like(rated, first_draw(0, "gap"), dtype=torch.int64)[0]
-    even = random_uniform(draws, _REFERENCES * len(scores)).view(_REFERENCES, -1)
     low = torch.where(rated, scores, torch.inf).amin()
     width = torch.where(rated, scores, -torch.inf).amax() - low
     # To 12 digits: rounding must not tell equal scores apart.
@@ -163,7 +154,7 @@ def _suspected(scores: Float[Tensor, " n"], rated: Bool[Tensor, " n"]) -> Bool[T
     upper, two = upper_cluster(sets, rated.expand_as(sets), 2)
     one = torch.where(rated, sets - _mean(sets, rated), 0).square().sum(dim=1)
     tighter = one.log() - two.log()  # of two clusters than of one
-    error = two[1:].log().std(correction=0) * (1 + 1 / _REFERENCES) ** 0.5
+    error = two[1:].log().std(correction=0) * (1 + 1 / len(even)) ** 0.5
     several = tighter[0] - tighter[1:].mean() > error
     return upper[0] & several
 
@@ -180,15 +171,12 @@ def _with_move(state: State, move: Tensor, change: Tensor, keep: Tensor) -> Stat
     done = arrivals >= len(state.count)
     squared, along = move.double() @ move.double(), move.double() @ change.double()
     useful = done & (along > _MIN_CURVATURE * squared) & (squared > 0)
-
-    def shifted(rows: Tensor, newest: Tensor) -> Tensor:
-        return computed_if(useful, lambda: torch.cat([rows[1:], newest[None]]), rows)
-
+    size = len(state.pairs) // 2
+    for place, newest in ((0, move), (size, change)):
+        set_row(state.pairs, place + state.appended % size, newest, useful)
     return state._replace(
         move=torch.where(done, 0, move),
         change=torch.where(done, 0, change),
         arrivals=torch.where(done, 0, arrivals),
-        steps=shifted(state.steps, move),
-        changes=shifted(state.changes, change),
-        pairs=state.pairs + useful,
+        appended=state.appended + useful,
     )

@@ -20,19 +20,19 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 
-from secureafl.aggregators.geometric_median import GeometricMedian
-from secureafl.aggregators.median import Median
 from secureafl.core.errors import require
 from secureafl.core.shares import require_minority, whole_clients
 from secureafl.core.types import Arrival, Decision, ServerView
-from secureafl.linalg.rows import masked, weighted_mean
+from secureafl.linalg.pairwise import products_along
+from secureafl.linalg.rows import weighted_mean
 from secureafl.linalg.vectors import computed_if, exact_norm, row, set_row
+from secureafl.linalg.weighted import weighted_median
+from secureafl.linalg.weiszfeld import distances_from_median
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-_CENTRES = {"geometric_median": GeometricMedian(), "median": Median()}
 _ROUNDING = 1e-9  # of a client's weight; less than that is left of it by rounding alone
 
 
@@ -40,6 +40,7 @@ class State(NamedTuple):
     """What survives an arrival."""
 
     momentum: Float[Tensor, "n d"]  # d_i
+    products: Float[Tensor, "n n"]  # inner products of the momenta
     count: Int[Tensor, " n"]  # s_i, uploads of each client so far
 
 
@@ -63,7 +64,8 @@ class WeightedCtma:
 
     def init(self, num_clients: int, weights: Float[Tensor, " d"]) -> State:
         count = torch.zeros(num_clients, dtype=torch.int64, device=weights.device)
-        return State(weights.new_zeros(num_clients, weights.numel()), count)
+        products = weights.new_zeros(num_clients, num_clients, dtype=torch.float64)
+        return State(weights.new_zeros(num_clients, weights.numel()), products, count)
 
     def step(self, state: State, arrival: Arrival, server: ServerView) -> tuple[Decision, State]:
         self._remember(state, arrival)
@@ -76,7 +78,7 @@ class WeightedCtma:
         share = torch.where(ready, share, 1.0)  # nobody is trimmed before the first step
         direction = computed_if(
             ready,
-            lambda: weighted_mean(masked(state.momentum, state.count > 0), kept),
+            lambda: weighted_mean(state.momentum, kept),
             torch.zeros_like(arrival.gradient),
         )
         scores = {"distance": row(distances, arrival.client), "share": share}
@@ -85,6 +87,7 @@ class WeightedCtma:
     def forget(self, state: State, client: Int[Tensor, ""]) -> State:
         for table in state:
             table.index_fill_(0, client.view(1), 0)
+        state.products.index_fill_(1, client.view(1), 0)
         return state
 
     def _remember(self, state: State, arrival: Arrival) -> None:
@@ -95,12 +98,19 @@ class WeightedCtma:
         value = torch.where(count > 0, moved, arrival.gradient)
         set_row(state.momentum, arrival.client, value, yes)
         set_row(state.count, arrival.client, count + 1, yes)
+        along = products_along(state.momentum, value)
+        for table in (state.products, state.products.T):
+            set_row(table, arrival.client, along, yes)
 
     def _distances(self, state: State) -> Float[Tensor, " n"]:
         """Of each momentum from the weighted centre; infinite for clients not heard of."""
         present, weights = state.count > 0, state.count.double()
-        centre, _ = _CENTRES[self.centre].aggregate_weighted((), state.momentum, present, weights)
-        return torch.where(present, exact_norm(state.momentum - centre), torch.inf)
+        if self.centre == "median":
+            found = exact_norm(state.momentum - weighted_median(state.momentum, present, weights))
+        else:
+            found = distances_from_median(state.products, weights)
+        # To float32: rounding must not tell equal distances apart.
+        return torch.where(present, found.float().double(), torch.inf)
 
 
 def _nearest(
