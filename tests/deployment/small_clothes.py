@@ -29,6 +29,16 @@ class FewClothes(FashionMnist):
         return InOneArray()
 
 
+@dataclass(frozen=True)
+class OneLayer(FashionMnist):
+    """A single linear layer, on the samples that come with the package."""
+
+    data_dir: str = "embedded"
+
+    def model(self):
+        return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+
+
 class InOneArray(nn.Module):
     """One hidden layer of 16, as one array: Flower takes requests of their own for each."""
 

@@ -5,6 +5,7 @@ test, and once over a real network. What such a member can do is to delay the ot
 a run, the more it is.
 """
 
+import functools
 import os
 import threading
 import time
@@ -26,7 +27,7 @@ from secureafl.deployment.worker import Job, TrainerCache, options_from
 from secureafl.experiment import from_mapping
 from secureafl.runs.events import read_events
 
-TASK = "deployment.small_clothes:FewClothes"
+TASK, ONE_LAYER = "deployment.small_clothes:FewClothes", "deployment.small_clothes:OneLayer"
 HONEST = 270  # uploads of all others together
 LIVE_HONEST = int(os.environ.get("SECUREAFL_HONEST", "63"))  # over a network
 SEED = int(os.environ.get("SECUREAFL_SEED", "1"))
@@ -89,7 +90,7 @@ STRATEGIES = LIVE_STRATEGIES | {
     "reversed every second time": lambda g, w, n: -g if n % 2 else g,
     "next to nothing": lambda g, w, n: 1e-30 * g,
 }
-_TRAINERS, _TRAINING = TrainerCache(options_from({"task": TASK})), threading.Lock()
+_TRAINING = threading.Lock()
 
 
 def directed(number, length, like):
@@ -98,12 +99,20 @@ def directed(number, length, like):
     return length * drawn / np.linalg.norm(drawn)
 
 
-def answer(request, uploads, strategy=lambda g, w, n: g):
+@functools.cache
+def trainers(task):
+    """One trainer for all members of this process."""
+    return TrainerCache(options_from({"task": task}))
+
+
+def answer(request, uploads, strategy=lambda g, w, n: g, task=TASK):
     """The records of an honest client, or what a strategy makes of its update."""
     arrays, asked = request.content["arrays"], request.content["request"]
     weights = np.concatenate([array.numpy().reshape(-1) for array in arrays.values()])
-    with _TRAINING:  # one trainer for all members of this process
-        update, _ = _TRAINERS.train(Job(**{name: asked[name] for name in Job._fields}), weights)
+    with _TRAINING:
+        update, _ = trainers(task).train(
+            Job(**{name: asked[name] for name in Job._fields}), weights
+        )
     vector = strategy(update, weights, uploads).astype(np.float32)
     shapes = {name: array.shape for name, array in arrays.items()}
     return RecordDict({"update": named_arrays(vector, shapes)})
@@ -139,20 +148,24 @@ class Paced(Here):
         return super().pull_messages([n for n in node if not slow or node[n] == first])
 
 
-def error_of_loop(folder, cell, name):
+def error_of_loop(folder, cell, name, task=TASK, rate=RATE):
     """The error at the end of a run of the ServerApp's loop."""
     rounds, strategy = cell.rounds(HONEST, name), STRATEGIES.get(name)
-    values = {"clients": cell.clients, "rounds": rounds, "seed": SEED, "task": TASK}
+    values = {"clients": cell.clients, "rounds": rounds, "seed": SEED, "task": task}
     values |= {"threads": 1, "device": "cpu", "partition": "iid"}
-    values |= {"training": {"learning_rate": RATE}}
+    values |= {"training": {"learning_rate": rate}}
     experiment = from_mapping({**values, "evaluation": {"every": rounds // 40, "late": 1}})
     uploads = [0]
 
     def attack(message):
         uploads[0] += 1
-        return [reply(message, answer(message, uploads[0] - 1, strategy))] if strategy else []
+        given = message, uploads[0] - 1, strategy, task
+        return [reply(message, answer(*given))] if strategy else []
 
-    others = dict.fromkeys(range(6, 5 + cell.clients), lambda m: [reply(m, answer(m, 0))])
+    def honest(message):
+        return [reply(message, answer(message, 0, task=task))]
+
+    others = dict.fromkeys(range(6, 5 + cell.clients), honest)
     server = Coordinator(experiment)
     server.create(folder / "run")
     server.open(folder / "run")
@@ -220,6 +233,16 @@ def cells(given):
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_one_member_that_comes_first_does_no_harm(tmp_path, without, cell, name):
     assert error_of_loop(tmp_path, cell, name) <= without(error_of_loop, cell) + MOST_HARM
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@cells(CELLS)
+def test_a_single_layer_is_not_pulled_to_zero(tmp_path, cell):
+    # What pulls to zero points where the honest gradients do not, and no other layer makes up.
+    named = {name: tmp_path / name for name in ("pull to zero", ABSENT)}
+    pulled, usual = (error_of_loop(named[n], cell, n, ONE_LAYER, 0.05) for n in named)
+    assert pulled <= usual + MOST_HARM
 
 
 @pytest.mark.slow

@@ -299,6 +299,16 @@ def test_search_that_cannot_go_on_does_not_stop_the_others(tmp_path):
     assert found_in(tmp_path / "b")["worst"]["held_out"]["mean"] == 0.5
 
 
+def test_attacks_that_carry_out_the_defence_are_begun_first(tmp_path):
+    plans = {tmp_path / name: tiny_plan(budget=60) for name in "ab"}
+    places = []
+    for stage in made_up(all_stages(plans), lambda number, experiment: 0.5):
+        informed = [cell.attack.knows == "defense" for cell in stage.cells.values()]
+        assert informed == sorted(informed, reverse=True)
+        places += [k for k, cell in enumerate(informed) if cell]
+    assert {0, 1} <= set(places), "of both searches"
+
+
 def test_nothing_runs_if_one_of_the_folders_is_in_use(tmp_path):
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "mine.txt").write_text("mine")

@@ -68,7 +68,9 @@ def _merged(current: Mapping[Path, Stage], with_names: bool) -> Stage:
         for name, cell in stage.cells.items()
     }
     folder = Path(os.path.commonpath([stage.folder.absolute() for stage in current.values()]))
-    named = {run.relative_to(folder).as_posix(): cell for run, cell in cells.items()}
+    # Attacks that carry out the defence take longest; begun last, everybody would wait for them.
+    order = sorted(cells, key=lambda run: cells[run].attack.knows != "defense")
+    named = {run.relative_to(folder).as_posix(): cells[run] for run in order}
     return Stage("\n".join(titles), folder, named)
 
 
