@@ -20,7 +20,7 @@ import torch
 
 from secureafl.aggregators.krum import krum_scores, neighbours
 from secureafl.core.shares import require_minority
-from secureafl.linalg.order import ordered
+from secureafl.kernels.order import ordered
 from secureafl.linalg.rows import assumed_malicious
 from secureafl.linalg.vectors import row
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from secureafl.linalg.order import order_mean
+from secureafl.kernels.order import order_mean
 from secureafl.linalg.weighted import weighted_median
 
 if TYPE_CHECKING:

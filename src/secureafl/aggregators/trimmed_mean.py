@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from secureafl.core.shares import require_minority
-from secureafl.linalg.order import order_mean
+from secureafl.kernels.order import order_mean
 from secureafl.linalg.rows import assumed_malicious
 from secureafl.linalg.weighted import weighted_trimmed_mean
 

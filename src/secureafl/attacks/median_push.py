@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from secureafl.linalg.order import ordered
+from secureafl.kernels.order import ordered
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

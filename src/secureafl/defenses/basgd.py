@@ -18,7 +18,7 @@ import torch
 from secureafl.core.errors import require
 from secureafl.core.shares import require_minority, whole_clients
 from secureafl.core.types import Arrival, Decision, ServerView
-from secureafl.linalg.order import order_mean
+from secureafl.kernels.order import order_mean
 from secureafl.linalg.vectors import computed_if, row, set_row
 
 if TYPE_CHECKING:
