@@ -5,7 +5,8 @@ before anybody else. The others upload equally often in every run. Each error is
 of two runs of the same seed: one in which that client is as fast but honest, and one without it.
 Embedded Fashion-MNIST, a network of one hidden layer.
 
-python scripts/pace_effect.py run RESULTS.csv [--seeds 0,1,2]    # goes on with what is in the file
+python scripts/pace_effect.py run RESULTS.csv [--seeds 0,1,2] [--uploads 1080]    # goes on with
+                                                                    # what is in the file
 python scripts/pace_effect.py table RESULTS.csv
 """
 
@@ -34,7 +35,6 @@ from secureafl import (
 from secureafl.attacks import Adaptive, Composed, Gaussian, LabelFlip, MinMax, Scaling, SignFlip
 
 CLIENTS, PACES = (4, 10), (1, 20, 60)
-HONEST = 180  # uploads of all other clients together
 GOAL = 0.05  # that an error may be above the one without the malicious client
 HONEST_MEMBER, ABSENT = "honest", "absent"  # what runs are compared with
 
@@ -136,10 +136,10 @@ def cells(seeds: list[int]) -> Iterator[Cell]:
             yield Cell(clients, pace, attack, seed)
 
 
-def error(cell: Cell) -> float:
-    """The mean test error over the last fifth of a run."""
+def error(cell: Cell, uploads: int) -> float:
+    """The mean test error over the last fifth of a run, in which the others upload so often."""
     others, absent = cell.clients - 1, cell.attack == ABSENT
-    rounds = HONEST if absent else HONEST * (others + cell.pace) // others
+    rounds = uploads if absent else uploads * (others + cell.pace) // others
     attack = ATTACKS.get(cell.attack, OwnGradient())
     values = {
         "seed": cell.seed,
@@ -170,15 +170,16 @@ def read(path: Path) -> dict[Cell, float]:
     }
 
 
-def run(path: Path, seeds: list[int]) -> None:
+def run(path: Path, seeds: list[int], uploads: int) -> None:
     """Compute what is missing, and add each error to the file as soon as it is known."""
     known = read(path)
     if not known:
         path.write_text(",".join((*Cell._fields, "ter")) + "\n")
     for cell in cells(seeds):
         if cell not in known:
+            found = f"{error(cell, uploads):.4f}"
             with path.open("a", newline="") as file:
-                csv.writer(file, lineterminator="\n").writerow([*cell, f"{error(cell):.4f}"])
+                csv.writer(file, lineterminator="\n").writerow([*cell, found])
 
 
 def table(path: Path) -> Iterator[str]:
@@ -226,9 +227,10 @@ def main() -> None:
     parser.add_argument("what", choices=("run", "table"))
     parser.add_argument("results", type=Path)
     parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--uploads", type=int, default=1080, help="of all others together")
     given = parser.parse_args()
     if given.what == "run":
-        run(given.results, [int(seed) for seed in given.seeds.split(",")])
+        run(given.results, [int(seed) for seed in given.seeds.split(",")], given.uploads)
     else:
         print("\n".join(table(given.results)))
 

@@ -18,12 +18,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 
 from secureafl.attacks.composed import Composed, State
 from secureafl.attacks.parts import honest_clients, unit
-from secureafl.core.neighbours import trust_weights
 from secureafl.core.panels import panel_size
+from secureafl.kernels.cpu_peers import weights_of_known
 from secureafl.linalg.rows import TINY, median_of
 from secureafl.linalg.vectors import exact_norm
 
@@ -74,7 +75,7 @@ def _decided(colluders: Colluders, view: AttackerView, rule: TrustClipping) -> C
     """The colluders' state after a further look at what every client trained."""
     assert view.clients is not None
     assert view.snapshot is not None
-    before, malicious = colluders.histories, view.clients.malicious
+    before = colluders.histories
     trained = view.clients.gradients.to(before.dtype)
     first = ~before.any(dim=1, keepdim=True)
     histories = torch.where(first, trained, torch.lerp(trained, before, rule.momentum))
@@ -86,29 +87,36 @@ def _decided(colluders: Colluders, view: AttackerView, rule: TrustClipping) -> C
     rows = histories[members] / torch.where(length > 0, length, 1).to(before.dtype)
     aim = -unit(colluders.state.reference).to(before.dtype)
     parts = torch.cat([rows, aim[None]])
-    products = (parts @ parts.T).double().cpu()  # a few dozen rows, in many short operations
-    trust = view.snapshot.state.standing.trust[members].cpu() if rule.neighbours else None
-    known, malicious = view.clients.known[members].cpu(), malicious[members].cpu()
-    share = _best_share(products, known, malicious, trust)
+    products = (parts @ parts.T).double().cpu().numpy()
+
+    def of_members(numbers: Tensor) -> np.ndarray:  # a few dozen, for many short operations
+        return numbers[members].cpu().numpy()
+
+    who = of_members(view.clients.known), of_members(view.clients.malicious)
+    trust = of_members(view.snapshot.state.standing.trust) if rule.neighbours else None
+    share = _best_share(products, *who, trust)
     return colluders._replace(histories=histories, share=torch.full_like(colluders.share, share))
 
 
 def _best_share(
-    products: Float[Tensor, "parts parts"],
-    known: Bool[Tensor, " members"],
-    malicious: Bool[Tensor, " members"],
-    trust: Float[Tensor, " members"] | None,
+    products: Float[np.ndarray, "parts parts"],
+    known: Bool[np.ndarray, " members"],
+    malicious: Bool[np.ndarray, " members"],
+    trust: Float[np.ndarray, " members"] | None,
 ) -> float:
     """The share of the poisoned part at which it reaches the model with the most weight.
 
     The products are those of the members' histories, and of the poisoned direction as the last.
     With the `trust` in the members, neighbours judge too.
     """
-    gains = []
+    if not known.any():
+        return _SHARES[-1]
+    gains, theirs = [], malicious[known]
     for share in _SHARES:
-        mix = torch.eye(len(known), len(products), dtype=products.dtype)
+        mix = np.eye(len(known), len(products))
         mix[malicious] *= math.sqrt(1 - share**2)
         mix[malicious, -1] = share
-        weights = trust_weights(mix @ products @ mix.T, known, trust)
-        gains.append(share * weights[malicious].sum() / weights.sum().clamp(min=TINY))
-    return _SHARES[int(torch.stack(gains).argmax())]
+        gram = mix[known] @ products @ mix[known].T
+        weights = weights_of_known(gram, len(known), None if trust is None else trust[known])
+        gains.append(share * weights[theirs].sum() / max(weights.sum(), TINY))
+    return _SHARES[int(np.argmax(gains))]

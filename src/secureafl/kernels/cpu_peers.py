@@ -32,15 +32,21 @@ def peer_weights(
     if chosen.any():
         # Squares of large float32 overflow; of few rows the product is five times as fast besides.
         rows = history.index_select(0, torch.from_numpy(who[chosen])).double()
-        gram = (rows @ rows.T).numpy()
-        lengths = np.sqrt(np.maximum(np.diagonal(gram), 0))
-        products = _scaled(gram, lengths)
-        weights[chosen] = _novelty_weights(products) * _group_weights(gram, lengths)
-        if len(who) < peers.FEWEST:
-            weights[chosen] *= _length_weights(lengths)
-        if trust is not None:
-            weights[chosen] *= neighbour_weights(products, trust.numpy()[who[chosen]])
+        so_far = None if trust is None else trust.numpy()[who[chosen]]
+        weights[chosen] = weights_of_known((rows @ rows.T).numpy(), len(who), so_far)
     return torch.from_numpy(weights)
+
+
+def weights_of_known(
+    gram: Float[np.ndarray, "n n"], members: int, trust: Float[np.ndarray, " n"] | None
+) -> Float[np.ndarray, " n"]:
+    """See `core.neighbours.trust_weights`; of the known ones of so many members, at least one."""
+    lengths = np.sqrt(np.maximum(np.diagonal(gram), 0))
+    products = _scaled(gram, lengths)
+    weights = _novelty_weights(products) * _group_weights(gram, lengths)
+    if members < peers.FEWEST:
+        weights = weights * _length_weights(lengths)
+    return weights if trust is None else weights * neighbour_weights(products, trust)
 
 
 def _scaled(
