@@ -1,7 +1,7 @@
 """Order statistics over the clients, coordinate by coordinate; few clients are sorted by a kernel.
 
-Each thread of a GPU sorts one column in its registers, so the values are read once. As torch sorts
-there, it takes as long as a hundred readings.
+Each thread of a GPU sorts one column in its registers, so that the values are read once; torch's
+sort takes about a hundred times as long as to read them.
 """
 
 from __future__ import annotations
