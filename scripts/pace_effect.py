@@ -5,9 +5,10 @@ before anybody else. The others upload equally often in every run. Each error is
 of two runs of the same seed: one in which that client is as fast but honest, and one without it.
 Embedded Fashion-MNIST, a network of one hidden layer.
 
-python scripts/pace_effect.py run RESULTS.csv [--seeds 0,1,2] [--uploads 1080]    # goes on with
-                                                                    # what is in the file
+python scripts/pace_effect.py run RESULTS.csv [--seeds 0,1,2] [--uploads 1080]
 python scripts/pace_effect.py table RESULTS.csv
+
+A run goes on with what is in the file.
 """
 
 import argparse

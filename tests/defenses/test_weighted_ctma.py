@@ -17,7 +17,7 @@ def side_by_side(num_clients=5, malicious_share=0.2, centre="geometric_median", 
     oracle = WeightedCtmaServer(num_clients, *settings)
     both = SideBySide(WeightedCtma(*settings), num_clients, oracle)
     if centre == "geometric_median":  # distances from inner products: to 3e-7 of a length
-        both.tolerance, both.rounding = 1e-6, 2e-4
+        both.rounding = 2e-4
     return both
 
 

@@ -36,7 +36,7 @@ RATE = 0.02  # of learning
 
 def most_harm(honest):
     """Of a run of so many uploads. Where the member steers, the error is 0.9."""
-    return 0.05 if honest >= 270 else 0.25
+    return 0.05 if honest >= 270 else 0.2
 
 
 class Cell(NamedTuple):

@@ -26,7 +26,7 @@ def test_minority_is_no_power_however_far_away_it_is(far):
     near = rng.normal(size=(6, 5)) + 2
     rows = np.concatenate([near, far * (1 + 0.1 * rng.normal(size=(4, 5)))])
     found = distances(rows, np.ones(10))[:6]
-    # Each is less than the spread of the majority away, as four of ten can move a median.
+    # Four of ten can move a median, but no further than the majority is spread.
     assert found.max() < 2 * np.linalg.norm(near[:, None] - near, axis=2).max()
 
 

@@ -110,7 +110,7 @@ def _best_share(
     With the `trust` in the members, neighbours judge too.
     """
     if not known.any():
-        return _SHARES[-1]
+        return _SHARES[0]
     gains, theirs = [], malicious[known]
     for share in _SHARES:
         mix = np.eye(len(known), len(products))

@@ -18,16 +18,17 @@ from secureafl.kernels.gpu_clipping import (
 )
 from secureafl.kernels.gpu_peers import peer_weights
 from secureafl.kernels.gpu_source import (
+    IN_REGISTERS,
     ONE_CLIENT,
     blocks_for,
     compiled,
     counter_for,
+    network_line,
     processors,
 )
 from secureafl.kernels.step import FilterResult, Step
 from secureafl.kernels.tiles import BASE, GRADIENT, OWN, WIDTH
 from secureafl.linalg.quantile import LONGEST
-from secureafl.linalg.sorting_network import sorting_network
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,7 +48,6 @@ __all__ = [
     "take_step",
 ]
 
-IN_REGISTERS = 64  # clients up to which a thread sorts a column
 _MOST_SLOTS, _MOST_PAIRS = 16, 7  # which are unrolled
 _PARTS = {"upload": 0, "step": 1, "change": 2}
 _PLACES = {"GRADIENT": GRADIENT, "BASE": BASE, "OWN": OWN}
@@ -232,8 +232,7 @@ def _kernel_on(device: int, name: str, clients: int, slots: int) -> Any:
     numbers |= {"RESIDENT": resident, "LONGEST": LONGEST, **_PLACES}
     lines = []
     if clients <= IN_REGISTERS:
-        network = sorting_network((clients + 1) // 2).tolist()
-        lines.append("#define NETWORK " + " ".join(f"EXCHANGE({i}, {j})" for i, j in network))
+        lines.append(network_line((clients + 1) // 2))
     return compiled("gpu_code.cu", name, tuple(numbers.items()), *lines)
 
 

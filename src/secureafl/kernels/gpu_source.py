@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from secureafl.linalg.sorting_network import sorting_network
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 _NEEDED = {"gpu_peers.cu": ["gpu_matrix.cu", "gpu_neighbours.cu"]}  # files that come before one
 ONE_CLIENT = 256  # threads of a block of a kernel that works on one client
+IN_REGISTERS = 64  # clients up to which a thread sorts a column
 
 
 def compiled(file: str, name: str, numbers: tuple[tuple[str, Any], ...], *lines: str) -> Any:
@@ -30,6 +33,13 @@ def _compiled_on(
     sources = ["gpu_sums.cu", *_NEEDED.get(file, []), file]
     parts = [folder.joinpath(source).read_text() for source in sources]
     return torch.cuda._compile_kernel("\n".join([*given, *lines, *parts]), name)
+
+
+@functools.cache
+def network_line(size: int) -> str:
+    """The exchanges that sort so many numbers, as the macro NETWORK."""
+    exchanges = [f"EXCHANGE({i}, {j})" for i, j in sorting_network(size).tolist()]
+    return " ".join(["#define NETWORK", *exchanges])
 
 
 def blocks_for(size: int, device: torch.device) -> int:

@@ -6,21 +6,18 @@ sort takes about a hundred times as long as to read them.
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from secureafl.kernels.dispatch import on_gpu
-from secureafl.kernels.gpu_source import compiled
+from secureafl.kernels.gpu_source import IN_REGISTERS, compiled, network_line
 from secureafl.linalg import order
-from secureafl.linalg.sorting_network import sorting_network
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-_IN_REGISTERS = 64  # clients up to which a thread sorts a column
 _THREADS = 128  # of a block
 
 
@@ -48,18 +45,12 @@ def ordered(values: Float[Tensor, "n d"], present: Bool[Tensor, " n"]) -> Float[
 
 
 def _fits(values: Float[Tensor, "n d"]) -> bool:
-    few = 0 < len(values) <= _IN_REGISTERS and values.shape[1] > 0
+    few = 0 < len(values) <= IN_REGISTERS and values.shape[1] > 0
     return few and values.dtype == torch.float32 and on_gpu(values)
 
 
 def _launch(name: str, values: Float[Tensor, "n d"], arguments: list[Any]) -> None:
     clients, size = values.shape
-    kernel = compiled("gpu_order.cu", name, (("CLIENTS", clients),), _network(clients))
+    kernel = compiled("gpu_order.cu", name, (("CLIENTS", clients),), network_line(clients))
     grid = (-(-size // _THREADS), 1, 1)
     kernel(grid, (_THREADS, 1, 1), [values.contiguous(), *arguments, size])
-
-
-@functools.cache
-def _network(clients: int) -> str:
-    exchanges = [f"EXCHANGE({i}, {j})" for i, j in sorting_network(clients).tolist()]
-    return " ".join(["#define NETWORK", *exchanges])

@@ -17,7 +17,7 @@ _BLOCK = 1 << 16  # coordinates turned into float64 at a time, not to double the
 
 # Squared distances below this share of the squares they are the difference of are rounding: float32
 # rows that far apart (3e-7 of their length) differ in their last digits only.
-_ROUNDING = 1e-13
+ROUNDING = 1e-13
 
 
 def inner_products(
@@ -59,12 +59,16 @@ def squared_distances(
     """
     rows = masked(values, present)
     shortest = torch.where(present, exact_norm(rows), torch.inf).argmin()
-    inner = inner_products(rows, row(rows, shortest))
+    apart = squares_apart(inner_products(rows, row(rows, shortest)))
+    return torch.where(present[:, None] & present, apart, torch.inf)
+
+
+def squares_apart(inner: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
+    """Squared distances between vectors from their inner products; 0 where they are rounding."""
     squares = inner.diagonal()
     together = squares[:, None] + squares
     apart = together - 2 * inner
-    apart = torch.where(apart > _ROUNDING * together, apart, 0)
-    return torch.where(present[:, None] & present, apart, torch.inf)
+    return torch.where(apart > ROUNDING * together, apart, 0)
 
 
 def cosines(rows: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:

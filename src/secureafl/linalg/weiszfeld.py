@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from secureafl.linalg.pairwise import ROUNDING, squares_apart
+
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
-
-# Squared distances below this share of the squares they are the difference of are rounding.
-_ROUNDING = 1e-13
 
 
 def distances_from_median(
@@ -38,11 +37,11 @@ def distances_from_median(
     """
     squares = products.diagonal()
     pull = weights / _median_distances(products, weights).clamp(min=smoothing)
-    least = (_ROUNDING * squares).clamp(min=smoothing**2)
+    least = (ROUNDING * squares).clamp(min=smoothing**2)
     for _ in range(iterations):
         pull = weights / torch.maximum(_squares_from(products, pull), least).sqrt()
     found = _squares_from(products, pull)
-    return torch.where(found > _ROUNDING * squares, found, 0).sqrt()
+    return torch.where(found > ROUNDING * squares, found, 0).sqrt()
 
 
 def _squares_from(
@@ -58,10 +57,7 @@ def _median_distances(
     products: Float[Tensor, "n n"], weights: Float[Tensor, " n"]
 ) -> Float[Tensor, " n"]:
     """Weighted median, the lower one, of each vector's distances from all."""
-    squares = products.diagonal()
-    together = squares[:, None] + squares
-    apart = together - 2 * products
-    ordered, places = torch.where(apart > _ROUNDING * together, apart, 0).sort(dim=1)
+    ordered, places = squares_apart(products).sort(dim=1)
     upto = weights[places].cumsum(dim=1)
     middle = (2 * upto < weights.sum()).sum(dim=1, keepdim=True).clamp(max=len(weights) - 1)
     return ordered.gather(1, middle).squeeze(1).sqrt()
