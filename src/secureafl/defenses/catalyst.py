@@ -19,7 +19,7 @@ from secureafl.core.errors import require
 from secureafl.core.shares import require_minority, whole_clients
 from secureafl.core.types import Arrival, Decision, ServerView
 from secureafl.linalg.linkage import closest_majority
-from secureafl.linalg.order import order_mean
+from secureafl.linalg.rows import median_of
 from secureafl.linalg.vectors import computed_if, exact_norm, exactly_scaled, row, set_row
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Catalyst:
         answers = row(state.known, now)
         malicious = min(whole_clients(self.malicious_share, clients), (clients - 1) // 2)
         ready = answers.sum() > 2 * malicious
-        set_row(state.radius, now, _median(row(state.lengths, now), answers), ready)
+        set_row(state.radius, now, median_of(row(state.lengths, now), answers), ready)
         direction = computed_if(
             ready, lambda: _direction(state, now), torch.zeros_like(arrival.gradient)
         )
@@ -122,11 +122,6 @@ def _set_cosines(
     first = slot * clients * clients
     for places in (first + client * clients + other, first + other * clients + client):
         table.index_copy_(0, places, torch.where(taken, cosines, table[places]))
-
-
-def _median(values: Float[Tensor, " n"], present: Bool[Tensor, " n"]) -> Float[Tensor, ""]:
-    count = present.sum()
-    return order_mean(values[:, None], present, (count - 1) // 2, count // 2).squeeze(0)
 
 
 def _direction(state: State, now: Int[Tensor, ""]) -> Float[Tensor, " d"]:
