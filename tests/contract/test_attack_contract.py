@@ -1,14 +1,17 @@
 """What every attack owes the simulator, for every entry of the table."""
 
 import dataclasses
+from typing import get_args
 
 import pytest
 import safetensors.torch
 import torch
 
-from secureafl.attacks import ATTACKS
+from secureafl.attacks import ATTACKS, Composed, SignFlip
+from secureafl.attacks.parts import Aim, Cover
 from secureafl.core.errors import ConfigError
 from secureafl.core.protocols import Backdoor
+from secureafl.core.traits import is_recordable
 from secureafl.core.trees import name_tensors, rebuild
 from secureafl.experiment import from_mapping
 from secureafl.settings import short_name
@@ -44,6 +47,23 @@ def number(attacker_index):
 @for_every_attack
 def test_entry_keeps_the_contract(kind):
     check_attack(ATTACKS[kind]())
+
+
+@pytest.mark.parametrize("cover", get_args(Cover))
+@pytest.mark.parametrize("aim", get_args(Aim))
+def test_composed_attack_says_rightly_whether_it_can_be_recorded(aim, cover):
+    attack = Composed(aim=aim, cover=cover, timing="moving", curvature=0.3, collusion="groups")
+    check_attack(attack)
+    assert is_recordable(attack) == (cover != "fresh" and aim not in ("label", "one_class"))
+
+
+def test_attack_with_an_upload_of_its_own_is_not_recorded_because_its_base_was():
+    class Later(SignFlip):
+        def poison_update(self, state, arrival, view):
+            return -view.round * arrival.gradient, state
+
+    assert is_recordable(SignFlip())
+    assert not is_recordable(Later())
 
 
 @for_every_attack

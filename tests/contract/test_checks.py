@@ -260,6 +260,22 @@ class Peeking(SignFlip):
         return inputs, labels.flip(0) if labels[0] > 0 else labels
 
 
+@told(ATTACKS, "Glancing.poison_update: it reads a tensor on the host")
+class Glancing(SignFlip):
+    recordable = True
+
+    def poison_update(self, state, arrival, view):
+        return arrival.gradient if arrival.staleness > 3 else -arrival.gradient, state
+
+
+@told(ATTACKS, "Waiting.poison_update: it uses view.round; recordable = True allows attacker_index")
+class Waiting(SignFlip):
+    recordable = True
+
+    def poison_update(self, state, arrival, view):
+        return arrival.gradient * (1 if view.round < 5 else -1), state
+
+
 @told(TASKS, "Narrow.model: outputs are (4, 2) for labels (4,); give a row for each sample")
 class Narrow(TinyTask):
     def model(self):

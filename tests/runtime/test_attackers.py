@@ -118,7 +118,7 @@ def test_attack_is_shown_no_more_than_it_knows(knows):
 def test_recorded_run_is_the_one_computed_at_once(attack, defense):
     made = tiny(attack=attack, rounds=ROUNDS, device="cuda", defense=defense)
     recorded, at_once = Simulation(made), Simulation(made)
-    parts = at_once._clients, at_once._attackers.poison_batch, at_once._server, at_once._jobs
+    parts = at_once._clients, at_once._attackers, at_once._server, at_once._jobs
     at_once._engine = Eager(*parts, made.seed)
     assert run(recorded, ROUNDS) == run(at_once, ROUNDS)
     assert torch.equal(recorded.weights, at_once.weights)
@@ -127,9 +127,9 @@ def test_recorded_run_is_the_one_computed_at_once(attack, defense):
 def test_gradient_that_is_not_finite_is_not_noted():
     simulation = Simulation(tiny(attack=SPIES["everybody"]))
     attackers, good = simulation._attackers, torch.ones(111)
-    attackers.note(2, good)
+    attackers.note(torch.tensor(2), good)
     for client in (2, 3):
-        attackers.note(client, torch.full((111,), torch.nan))
+        attackers.note(torch.tensor(client), torch.full((111,), torch.nan))
     table = attackers._client_gradients
     assert torch.equal(table.gradients[2], good)
     assert table.known.tolist() == [False, False, True, False, False, False]

@@ -5,6 +5,7 @@ import contextlib
 import pytest
 import torch
 
+from secureafl.runtime.attackers import Attackers
 from secureafl.simulation import engine
 from secureafl.simulation.simulator import Simulation
 
@@ -14,7 +15,7 @@ _WARM_UPS = 2
 class _Recorded:
     """As `cuda_graph.Recorded`: warm-up calls leave no trace in what only real calls may change."""
 
-    def __init__(self, function, stream, changed=()):
+    def __init__(self, function, stream, changed=(), others=()):
         self._function, self._changed, self._warm = function, list(changed), False
 
     def __call__(self):
@@ -23,8 +24,8 @@ class _Recorded:
             before = [tensor.clone() for tensor in self._changed]
             for _ in range(_WARM_UPS):
                 self._function()
-            for tensor, earlier in zip(self._changed, before, strict=True):
-                tensor.copy_(earlier)
+                for tensor, earlier in zip(self._changed, before, strict=True):
+                    tensor.copy_(earlier)
         return self._function()
 
 
@@ -59,4 +60,5 @@ def recorded_engine():
             patch.setattr(torch.cuda, name, lambda: None)
         patch.setattr(torch.cuda, "set_stream", lambda stream: None)
         patch.setattr(Simulation, "_can_record", lambda self: True)
+        patch.setattr(Attackers, "_in_place", True)
         yield

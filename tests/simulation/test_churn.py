@@ -128,7 +128,7 @@ def test_recorded_run_with_everything_on_is_the_one_computed_at_once(unit, defen
     options = {"defense": defense, "client_weighting": weighting, "training": training}
     made = coming_and_going(attack="sign_flip", device="cuda", **options)
     recorded, at_once = Simulation(made), Simulation(made)
-    parts = at_once._clients, at_once._attackers.poison_batch, at_once._server, at_once._jobs
+    parts = at_once._clients, at_once._attackers, at_once._server, at_once._jobs
     at_once._engine = Eager(*parts, made.seed)
     events = run(recorded, ROUNDS)
     assert forgotten(events)

@@ -34,6 +34,7 @@ class Alie:
     z: float = 0.0  # 0: from the numbers of clients
 
     knows = "colluders"
+    recordable = True
     # With few attackers z from the numbers is small and harms an undefended server little.
     presets = {"stealth": {"z": 0.1}, "strong": {"z": 1.5}}
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from secureafl.core.types import Arrival, AttackContext, AttackerView
 
+_TRAINED: tuple[Aim, ...] = ("label", "one_class")  # aims that are gradients of poisoned batches
 _FAR = 30.0  # length of the wrong model; the CNN for Fashion-MNIST starts at 8
 
 
@@ -76,6 +77,11 @@ class Composed(Composition):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.victim_class >= 0, "victim_class", self.victim_class, "give 0 or more")
+
+    @property
+    def recordable(self) -> bool:
+        """Whether nothing is drawn for an upload and no gradient computed (`core.traits`)."""
+        return self.cover != "fresh" and self.aim not in _TRAINED
 
     def init(self, context: AttackContext) -> State:
         device, classes = context.pixel_mean.device, context.num_classes
@@ -131,7 +137,7 @@ class Composed(Composition):
     def _aim(
         self, state: State, arrival: Arrival, view: AttackerView, honest: Honest
     ) -> Float[Tensor, " d"]:
-        if self.aim in ("label", "one_class"):
+        if self.aim in _TRAINED:
             return poisoned_gradient(state.poisoning, view, arrival.base)
         if self.aim == "model":
             return arrival.base - state.reference

@@ -38,6 +38,7 @@ class Dba(TriggerAttack):
     factor: float = 35.0
 
     knows = "own"
+    recordable = True
     presets = {"stealth": {"factor": 1.0}}
 
     def __post_init__(self) -> None:

@@ -35,6 +35,7 @@ class InnerProduct:
     epsilon: float = 5.0
 
     knows = "everybody"
+    recordable = True
     presets = {"stealth": {"epsilon": 0.1}}
 
     def __post_init__(self) -> None:

@@ -32,6 +32,7 @@ class LabelFlip:
     """Gradient on flipped labels."""
 
     knows = "own"
+    recordable = True
     presets = {"stealth": {}}  # it is quiet as it comes
 
     def init(self, context: AttackContext) -> State:

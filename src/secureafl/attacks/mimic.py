@@ -47,6 +47,7 @@ class Mimic:
     strength: float = 1.0  # share of the copy in an upload; the rest is the client's own gradient
 
     knows = "everybody"
+    recordable = True
     presets = {"stealth": {"strength": 0.5}}
 
     def __post_init__(self) -> None:

@@ -41,6 +41,7 @@ class Neurotoxin(TriggerAttack):
     factor: float = 3.0
 
     knows = "own"
+    recordable = True
     presets = {"stealth": {"poisoned_share": 0.2, "factor": 1.0}}
 
     def __post_init__(self) -> None:

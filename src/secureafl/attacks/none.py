@@ -17,6 +17,7 @@ class NoAttack:
     """No client is malicious, whatever `malicious` says."""
 
     knows = "own"
+    recordable = True
 
     def init(self, context: AttackContext) -> tuple[()]:
         return ()

@@ -33,6 +33,7 @@ class PerturbedMean(abc.ABC):
     strength: float = 1.0  # share of the largest gamma that is used
 
     knows = "everybody"
+    recordable = True
     presets = {
         "stealth": {"strength": 0.5},
         "std": {"perturbation": "std"},

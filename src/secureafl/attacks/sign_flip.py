@@ -23,6 +23,7 @@ class SignFlip:
     """-factor * g."""
 
     knows = "own"
+    recordable = True
     presets = {"stealth": {"factor": 0.5}, "stated": {"factor": 1.0}}
 
     factor: float = 1.7

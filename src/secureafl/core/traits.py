@@ -5,8 +5,10 @@
     buffering = True        collects several uploads for one step
     on_host = True          looks at numbers on the host, so its step cannot be recorded
 
-A defence with `weighs = True` lets clients count by their samples (`ServerView.samples`). That is
-no trait of its parts, so it is read directly.
+A defence with `weighs = True` lets clients count by their samples (`ServerView.samples`). An attack
+with `recordable = True` needs no number on the host, and of its view no more than `attacker_index`,
+`learning_rate` and `clients`: how it makes an upload is recorded on a GPU (`is_recordable`).
+Neither is a trait of the parts, so both are read directly.
 
 Written without a type, such an attribute is not a field of the dataclass, hence no setting.
 """
@@ -25,3 +27,13 @@ def has_trait(plug_in: object, trait: Trait) -> bool:
         return False
     parts = (getattr(plug_in, field.name) for field in dataclasses.fields(plug_in))
     return any(has_trait(part, trait) for part in parts)
+
+
+def is_recordable(attack: object) -> bool:
+    """Whether an attack says so, and has not got another `poison_update` since that was said."""
+    classes = type(attack).__mro__
+    said, made = (
+        next((number for number, one in enumerate(classes) if name in vars(one)), len(classes))
+        for name in ("recordable", "poison_update")
+    )
+    return said <= made and getattr(attack, "recordable", False) is True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 from secureafl.core.errors import require
 from secureafl.core.flat_model import flatten, layout
 from secureafl.core.random import numpy_generator, torch_generator
+from secureafl.core.traits import is_recordable
 from secureafl.core.trees import name_tensors, rebuild
 from secureafl.core.types import (
     Arrival,
@@ -21,6 +23,7 @@ from secureafl.core.types import (
     Knowledge,
     ServerSnapshot,
 )
+from secureafl.linalg.vectors import row, set_row
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
@@ -53,6 +56,7 @@ class Attackers:
         self.malicious, self.number = malicious, number
         self._numbers = torch.arange(experiment.clients, device=self.device)
         self.state = self.attack.init(_context(experiment, clients))
+        self.recordable = is_recordable(self.attack)  # whether a GPU can record `craft_update`
         self._client_gradients = None if knows == "own" else self._no_gradients(clients.model)
 
     def _no_gradients(self, model: torch.nn.Module) -> ClientGradients:
@@ -72,19 +76,24 @@ class Attackers:
         """The batch that this attacker trains on."""
         return self.attack.poison_batch(self.state, inputs, labels, attacker_index)
 
-    def note(self, client: int, gradient: Tensor) -> None:
+    @property
+    def listen(self) -> bool:
+        """Whether the attack may know what other clients train."""
+        return self._client_gradients is not None
+
+    def note(self, client: Int[Tensor, ""], gradient: Tensor) -> None:
         """Let the attack know what a client trained, if it may.
 
         A gradient that is not finite tells nothing; the one before it stays.
         """
         table = self._client_gradients
-        if table is None or (self.attack.knows == "colluders" and not self.malicious[client]):
-            return
+        assert table is not None
         # In few operations, since this is done at every arrival: infinite or NaN is the largest.
-        finite = torch.linalg.vector_norm(gradient, torch.inf) < torch.inf
-        mine = table.gradients[client]
-        torch.where(finite, gradient, mine, out=mine)
-        table.known[client] |= finite
+        told = torch.linalg.vector_norm(gradient, torch.inf) < torch.inf
+        if self.attack.knows == "colluders":
+            told = told & row(table.malicious, client)
+        set_row(table.gradients, client, gradient, told)
+        set_row(table.known, client, told, told)
 
     @property
     def see_server(self) -> bool:
@@ -110,6 +119,21 @@ class Attackers:
             self._client_gradients,
             snapshot,
         )
+        return self._poisoned(trained, seen)
+
+    @property
+    def changing(self) -> list[Tensor]:
+        """What an upload of the attack may change."""
+        return [*name_tensors(self.state, "").values()]
+
+    def craft_update(self, trained: Arrival, client: int) -> Tensor:
+        """As `poison_update`, of an attack that needs nothing that differs from round to round."""
+        index, rate = int(self.number[client]), self._experiment.scheduled_training.server_rate
+        clients = self._client_gradients
+        shown: Any = SimpleNamespace(attacker_index=index, learning_rate=rate, clients=clients)
+        return self._poisoned(trained, shown)
+
+    def _poisoned(self, trained: Arrival, seen: AttackerView) -> Tensor:
         update, changed = self.attack.poison_update(self.state, trained, seen)
         self._keep(changed)
         return update
@@ -127,12 +151,16 @@ class Attackers:
 
         return train
 
+    @property
+    def _in_place(self) -> bool:
+        """Whether the state stays where it lay at first: recorded work looks for it there."""
+        return self.device.type == "cuda"
+
     def _keep(self, state: Any) -> None:
         """Take over the attack's new state."""
-        if self.device.type != "cuda":
+        if not self._in_place:
             self.state = state
             return
-        # Recorded batches read the state where it lay at first.
         old, new = (name_tensors(s, "").values() for s in (self.state, state))
         pairs = zip(old, new, strict=True)
         moved = [(kept, made.clone()) for kept, made in pairs if made is not kept]

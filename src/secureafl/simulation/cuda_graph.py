@@ -22,9 +22,15 @@ class Recorded:
         function: Callable[[], Any],
         stream: torch.cuda.Stream,
         changed: Sequence[Tensor] = (),
+        others: Sequence[Recorded] = (),
     ) -> None:
-        """`changed` are the tensors that must be written to by real calls only."""
+        """`changed` are the tensors that must be written to by real calls only.
+
+        Memory that `others` need during a call is used by this one too, so they must be called in
+        the same stream, and what a call gives be read before the next.
+        """
         self._function, self._stream, self._changed = function, stream, list(changed)
+        self._others = others
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self) -> Any:
@@ -38,14 +44,13 @@ class Recorded:
         before = [tensor.clone() for tensor in self._changed]
         for _ in range(_WARM_UPS):
             self._function()
-        for tensor, earlier in zip(self._changed, before, strict=True):
-            tensor.copy_(earlier)
+            for tensor, earlier in zip(self._changed, before, strict=True):
+                tensor.copy_(earlier)
         self._stream.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with (
-            _no_garbage(),
-            torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"),
-        ):
+        pool = next((one._graph.pool() for one in self._others if one._graph), None)
+        options = {"stream": self._stream, "capture_error_mode": "thread_local"}
+        with _no_garbage(), torch.cuda.graph(graph, pool, **options):
             self._outputs = self._function()
         return graph
 

@@ -6,13 +6,14 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from secureafl.core.decisions import HostDecision, from_numbers, numbers_of, to_host
 from secureafl.core.random import first_draw
 from secureafl.core.server import NORM, Server, ServerState, Upload, name_changing
-from secureafl.core.types import Decision
+from secureafl.core.types import Arrival, Decision
 from secureafl.linalg.vectors import norm
 from secureafl.runtime.batches import ATTACKER, ROUND, ROWS
 from secureafl.simulation.cuda_graph import Reading, Recorded, put_back
@@ -20,25 +21,22 @@ from secureafl.simulation.cuda_graph import Reading, Recorded, put_back
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
+    from secureafl.core.types import ServerSnapshot
+    from secureafl.runtime.attackers import Attackers
     from secureafl.runtime.clients import Change, Clients
 
 
 Jobs = Tensor  # a row for each arrival (`runtime.batches.pack_jobs`)
 
-# Changes the batch of a malicious client, whose number among these comes last.
-Poison = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-
 
 class Eager:
     """Every operation at once, on any device."""
 
-    waits = False  # whether what is asked for may still be under way
-
     def __init__(
-        self, clients: Clients, poison: Poison, server: Server, jobs: Jobs, seed: int
+        self, clients: Clients, attackers: Attackers, server: Server, jobs: Jobs, seed: int
     ) -> None:
-        self._clients, self._poison, self._server, self._jobs = clients, poison, server, jobs
-        self._arrivals, self._batches = jobs[:, :ATTACKER], jobs[:, ROWS:]
+        self._clients, self._attackers, self._server = clients, attackers, server
+        self._jobs, self._arrivals, self._batches = jobs, jobs[:, :ATTACKER], jobs[:, ROWS:]
         self._first_draw = first_draw(seed, "privacy")
 
     def here(self) -> contextlib.AbstractContextManager[Any]:
@@ -52,16 +50,35 @@ class Eager:
 
     def begin(self, now: int, base: Float[Tensor, " d"]) -> None:
         """Turn to the arrival of round `now`, which answers to the model `base`."""
-        self._now, self._base = now, base
+        self._now = self._job = now
+        self._base = base
 
-    def train(self, poisoned: bool) -> Float[Tensor, " d"]:
-        """What this arrival's client makes of its own batches, as an attacker or not."""
-        clients, now, rows = self._clients, self._now, self._batches[self._now]
-        if poisoned:
-            return clients.update(self._base, rows, self._poison_as(self._jobs[now, ATTACKER]))
+    def train(self) -> Float[Tensor, " d"]:
+        """What this arrival's client uploads if it is honest; the attack may take note of it."""
+        clients, rows = self._clients, self._batches[self._job]
         if clients.training.privacy.off:
-            return clients.update(self._base, rows)
-        return clients.private_update(self._base, rows, self._first_draw + self._jobs[now, ROUND])
+            return self._noted(clients.update(self._base, rows))
+        draw = self._first_draw + self._jobs[self._job, ROUND]
+        return self._noted(clients.private_update(self._base, rows, draw))
+
+    def attack(self, client: int, snapshot: ServerSnapshot | None) -> Float[Tensor, " d"]:
+        """What this arrival's client uploads as an attacker; `snapshot` is what it may see."""
+        trained = self._trained(self._train_poisoned())
+        parts = (client, self._now, self.train_on, snapshot)
+        return self._attackers.poison_update(trained, *parts)
+
+    def _train_poisoned(self) -> Tensor:
+        poison = self._poison_as(self._jobs[self._job, ATTACKER])
+        return self._noted(self._clients.update(self._base, self._batches[self._job], poison))
+
+    def _trained(self, gradient: Tensor) -> Arrival:
+        client, staleness = self._jobs[self._job, :ROUND].unbind()
+        return Arrival(client, staleness, gradient, self._base)
+
+    def _noted(self, gradient: Tensor) -> Tensor:
+        if self._attackers.listen:
+            self._attackers.note(self._jobs[self._job, 0], gradient)
+        return gradient
 
     def train_on(
         self,
@@ -73,7 +90,7 @@ class Eager:
         return self._clients.gradient(weights, rows, self._poison_as(attacker_index))
 
     def _poison_as(self, attacker_index: Int[Tensor, ""]) -> Change:
-        return lambda inputs, labels: self._poison(inputs, labels, attacker_index)
+        return lambda inputs, labels: self._attackers.poison_batch(inputs, labels, attacker_index)
 
     def measure(self, update: Tensor) -> tuple[Float[Tensor, ""], Callable[[], float]]:
         """The norm of what this arrival uploads, and what reads it."""
@@ -84,7 +101,7 @@ class Eager:
         self, state: ServerState, upload: Upload, update: Tensor, base: Tensor
     ) -> tuple[Decision, ServerState]:
         """The server's decision on that upload, and its state after it."""
-        return self._server.decide(state, self._arrivals[self._now], update, base)
+        return self._server.decide(state, self._arrivals[self._job], update, base)
 
     def to_host(self, decision: Decision) -> HostDecision:
         """The decision of this arrival, once the engine is no longer busy."""
@@ -94,35 +111,50 @@ class Eager:
         """The server's state without what the defence remembers of a client."""
         return self._server.forget(state, client)
 
+    def lendable(self, state: ServerState) -> Float[Tensor, " d"]:
+        """The model as it is now, for the clients that will answer to it."""
+        return state.weights
+
 
 class Replayed(Eager):
     """Client gradient and server step recorded on a GPU, on a stream of the run's own.
 
-    What changes from arrival to arrival is copied to where the recorded work looks for it: its jobs
-    are one, which is another each time.
+    Recorded work cannot be told which arrival it is of. It counts them itself, and takes the next
+    job, and the model which that answers to, from tables. So its jobs are one, which is another
+    each time.
     """
-
-    waits = True
 
     def __init__(
         self,
         clients: Clients,
-        poison: Poison,
+        attackers: Attackers,
         server: Server,
         jobs: Jobs,
         seed: int,
         state: ServerState,
+        version: Int[np.ndarray, " rounds"],
     ) -> None:
-        """`state` is written in place from now on."""
-        super().__init__(clients, poison, server, jobs[:1].clone(), seed)
-        self._every_job, self._now, self._base = jobs, 0, state.weights.clone()
+        """`state` is written in place from now on; uploads answer to the models of `version`."""
+        self._places = places = place_models(version)
+        moves = np.stack([places[version], places[1:]], axis=1)
+        self._every_job = torch.cat([jobs, torch.from_numpy(moves).to(jobs)], dim=1)
+        self._one_job = self._every_job[:1].clone()
+        super().__init__(clients, attackers, server, self._one_job[:, :-2], seed)
+        self._from, self._to = self._one_job[0, -2:].split(1)
+        self._next, self._job = torch.tensor([state.round], device=jobs.device), 0
+        self._models = state.weights.new_zeros(int(places.max()) + 1, state.weights.numel())
+        for number, model in state.ledger.models().items():
+            self._models[int(places[number])] = model
+        self._stepped = False  # whether the model of the round that follows is in its place
+
         self._stream = stream = torch.cuda.Stream()
         self._outside = torch.cuda.default_stream()
-        self._update = torch.zeros_like(state.weights)
+        self._base, self._gradient, self._update = (state.weights.clone() for _ in range(3))
         self._length, self._numbers = Reading(stream), Reading(stream)
         self._expected = self._length
-        self._clean = Recorded(self._train_and_measure, stream)
-        self._poisoned = Recorded(lambda: super(Replayed, self).train(True), stream)
+        self._clean = Recorded(self._train_and_measure, stream, [self._next])
+        self._poisoned = Recorded(self._train_as_attacker, stream, [self._next])
+        self._attacks: dict[int, Recorded] = {}  # by client
         self._other = Recorded(self._measure_update, stream)
         self._further: tuple[tuple[Tensor, ...], Recorded] | None = None
         changed = [*name_changing(state).values()]
@@ -146,26 +178,54 @@ class Replayed(Eager):
         return self._expected.under_way
 
     def begin(self, now: int, base: Tensor) -> None:
-        """See `Eager`."""
-        self._jobs[0].copy_(self._every_job[now])
-        self._base.copy_(base)
+        """See `Eager`; recorded work knows its job and its base by itself."""
+        self._now, self._stepped = now, False
 
-    def train(self, poisoned: bool) -> Tensor:
+    def _turn_to_next(self) -> None:
+        torch.index_select(self._every_job, 0, self._next, out=self._one_job)
+        torch.index_select(self._models, 0, self._from, out=self._base[None])
+        self._next += 1
+
+    def train(self) -> Tensor:
         """See `Eager`."""
-        if poisoned:
-            return self._poisoned()
-        self._norm = self._clean()
+        return self._made_by(self._clean)
+
+    def _made_by(self, recorded: Recorded) -> Tensor:
+        """The update of this arrival, which the recorded work leaves and measures."""
+        self._norm = recorded()
         self._expect(self._length)
         return self._update
 
     def _train_and_measure(self) -> Tensor:
-        self._update.copy_(super().train(False))
+        self._turn_to_next()
+        self._update.copy_(super().train())
         return self._measure_update()
 
     def _measure_update(self) -> Tensor:
         length = norm(self._update)
         self._length.write(length)
         return length
+
+    def attack(self, client: int, snapshot: ServerSnapshot | None) -> Tensor:
+        """See `Eager`; an attack that can be recorded is, for each of its clients."""
+        self._poisoned()
+        trained, attackers = self._trained(self._gradient), self._attackers
+        if not attackers.recordable:
+            parts = (client, self._now, self.train_on, snapshot)
+            return attackers.poison_update(trained, *parts)
+        if client not in self._attacks:
+            others, changed = [*self._attacks.values()], attackers.changing
+            made = Recorded(lambda: self._craft(trained, client), self._stream, changed, others)
+            self._attacks[client] = made
+        return self._made_by(self._attacks[client])
+
+    def _train_as_attacker(self) -> None:
+        self._turn_to_next()
+        self._gradient.copy_(super()._train_poisoned())
+
+    def _craft(self, trained: Arrival, client: int) -> Tensor:
+        self._update.copy_(self._attackers.craft_update(trained, client))
+        return self._measure_update()
 
     def train_on(self, weights: Tensor, rows: Tensor, attacker_index: Tensor) -> Tensor:
         """See `Eager`."""
@@ -180,11 +240,10 @@ class Replayed(Eager):
         return recorded().clone()
 
     def measure(self, update: Tensor) -> tuple[Tensor, Callable[[], float]]:
-        """See `Eager`; an update trained here was measured with the training."""
+        """See `Eager`; an update made here was measured with the making."""
         if update is not self._update:
             self._update.copy_(update)
-            self._norm = self._other()
-            self._expect(self._length)
+            self._made_by(self._other)
         assert self._norm is not None
         return self._norm, self._length.read
 
@@ -193,14 +252,16 @@ class Replayed(Eager):
     ) -> tuple[Decision, ServerState]:
         """See `Eager`; the recorded step knows where update and base lie, and writes in place."""
         self._step()
+        self._stepped = True
         self._expect(self._numbers)
         assert self._decision is not None
         return self._decision, state
 
     def to_host(self, decision: Decision) -> HostDecision:
         """See `Eager`; what the recorded step left for the host is not read from the device."""
-        if self._decision is None or decision.direction is not self._decision.direction:
-            return to_host(decision)  # refused: no step was taken
+        if not self._stepped:
+            return to_host(decision)  # refused
+        assert self._decision is not None
         made = self._decision
         host = from_numbers(self._numbers.read(), [*made.scores], made.reason)
         return host._replace(scores={**host.scores, NORM: self._length.read()})
@@ -210,6 +271,13 @@ class Replayed(Eager):
         forgotten = super().forget(state, client)
         put_back(*(name_changing(s).values() for s in (state, forgotten)))
         return state
+
+    def lendable(self, state: ServerState) -> Tensor:
+        """See `Eager`; in the place where the work recorded for its answers will look for it."""
+        model = self._models[self._places[state.round]]
+        if not self._stepped:
+            model.copy_(state.weights)
+        return model
 
     def _expect(self, reading: Reading) -> None:
         reading.expect()
@@ -221,3 +289,25 @@ class Replayed(Eager):
         # Before anything they rest on is overwritten.
         self._numbers.write(numbers_of(decision))
         put_back(*(name_changing(s).values() for s in (state, after)))
+        self._models.index_copy_(0, self._to, state.weights[None])
+
+
+def place_models(version: Int[np.ndarray, " rounds"]) -> Int[np.ndarray, " models"]:
+    """A place for the model of every round, the last one's too, to be kept in while it is needed.
+
+    An upload of round t answers to the model of round `version[t]`. Models that nobody answers to
+    share a place, the last. A place is free again as soon as the last answer has come.
+    """
+    rounds = len(version)
+    last = np.full(rounds + 1, -1)
+    np.maximum.at(last, version, np.arange(rounds))
+    places, free, count = np.full(rounds + 1, -1), list[int](), 0
+    for now in range(rounds + 1):
+        if last[now] >= 0:
+            if not free:
+                free.append(count)
+                count += 1
+            places[now] = free.pop()
+        if now < rounds and last[version[now]] == now:
+            free.append(int(places[version[now]]))
+    return np.where(places < 0, count, places)

@@ -21,7 +21,6 @@ from secureafl.core.random import first_draw, numpy_generator
 from secureafl.core.server import ServerState, Upload, name_state
 from secureafl.core.traits import has_trait
 from secureafl.core.trees import rebuild
-from secureafl.core.types import Arrival
 from secureafl.runtime.attackers import make_attackers
 from secureafl.runtime.batches import ROWS, draw_batches, pack_jobs
 from secureafl.runtime.clients import Clients
@@ -199,9 +198,8 @@ class Simulation:
 
     def _lend(self, state: ServerState) -> None:
         answers = int(self._answers[state.round])
-        # A replayed step writes over the weights; whoever answers later needs these.
-        weights = state.weights.clone() if answers and self._engine.waits else state.weights
-        state.ledger.lend(state.round, weights, answers)
+        if answers:
+            state.ledger.lend(state.round, self._engine.lendable(state), answers)
 
     def _update(self, client: int, version: int) -> Tensor:
         """What the client uploads: its gradient, or what the attack makes of it."""
@@ -209,19 +207,16 @@ class Simulation:
         base = self._state.ledger.look_up(version)
         assert base is not None, "the trace and the ledger disagree"
         self._engine.begin(now, base)
-        poisoned = attackers.attacks(client, now)
-        gradient = self._engine.train(poisoned)
-        attackers.note(client, gradient)
-        if not poisoned:
-            return gradient
-        trained = Arrival(self._jobs[now, 0], self._jobs[now, 1], gradient, base)
+        if not attackers.attacks(client, now):
+            return self._engine.train()
         snapshot = self._server.snapshot(self._state) if attackers.see_server else None
-        return attackers.poison_update(trained, client, now, self._engine.train_on, snapshot)
+        return self._engine.attack(client, snapshot)
 
     def _start_engine(self) -> None:
-        seed, poison = self.experiment.seed, self._attackers.poison_batch
-        parts = (self._clients, poison, self._server, self._jobs, seed)
-        self._engine = Replayed(*parts, self._state) if self._can_record() else Eager(*parts)
+        attackers, seed = self._attackers, self.experiment.seed
+        parts = (self._clients, attackers, self._server, self._jobs, seed)
+        recorded = (self._state, self.trace.version)
+        self._engine = Replayed(*parts, *recorded) if self._can_record() else Eager(*parts)
 
     def _can_record(self) -> bool:
         return self.device.type == "cuda" and not has_trait(self._server.defense, "on_host")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
 from secureafl.core.protocols import Attack
+from secureafl.core.traits import is_recordable
 from secureafl.core.types import Arrival, AttackContext, AttackerView, Knowledge
 from secureafl.testing.play import CLASSES, Play, context, generator
 from secureafl.testing.rules import (
+    ContractError,
     check_form,
     check_kind,
     check_repeats,
@@ -33,7 +36,8 @@ def check_attack(attack: Attack) -> None:
     It plays a run of six clients, of whom three are malicious, against SecureAFL. Found are: a
     state that is None, is made of anything but tensors, or changes its shapes; a batch or an upload
     of another shape or dtype, or not finite; anything that is shown and gets changed in place; a
-    read on the host in `poison_batch`; runs that cannot be repeated.
+    read on the host in `poison_batch` or, with `recordable = True`, in `poison_update`, and what
+    else cannot be recorded there; runs that cannot be repeated.
 
     >>> secureafl.testing.check_attack(secureafl.attacks.SignFlip())
     """
@@ -49,6 +53,8 @@ def check_attack(attack: Attack) -> None:
         watched = _Watched(attack, before, name, attack.knows)
         Play(watched, dtype, name=name).uploads(_ROUNDS)
     _check_first_upload(attack, name)
+    if is_recordable(attack):
+        _check_recordable(attack, f"{name}.poison_update")
     check_repeats(lambda: Play(attack).uploads(_ROUNDS), f"{name}.poison_update")
     check_repeats(lambda: [*_poisoned(attack, 8)], f"{name}.poison_batch")
 
@@ -118,3 +124,22 @@ def _check_first_upload(attack: Attack, name: str) -> None:
     gradient = torch.randn(len(play.models[0]), generator=generator(3))
     arrival = Arrival(torch.tensor(4), torch.tensor(0), gradient, play.models[0])
     check_vector(play.poisoned(arrival), gradient, f"{name}.poison_update, nobody being known yet")
+
+
+def _check_recordable(attack: Attack, where: str) -> None:
+    """Whether an upload can be made of tensors alone, for each attacker and at any time."""
+    play = Play(attack)
+    play.uploads(_ROUNDS)
+    for attacker_index, client in enumerate(play.malicious.nonzero().flatten().tolist()):
+        view = play.view(client)
+        gradient = play.gradient(client, play.models[-1], 0)
+        arrival = Arrival(torch.tensor(client), torch.tensor(0), gradient, play.models[-1])
+        clients = on_meta(view.clients) if view.clients else None
+        allowed = {"attacker_index": attacker_index, "learning_rate": view.learning_rate}
+        shown: Any = SimpleNamespace(**allowed, clients=clients)
+        try:
+            with no_host_reads(where):
+                attack.poison_update(on_meta(play.state), on_meta(arrival), shown)
+        except AttributeError as error:
+            remedy = "recordable = True allows attacker_index, learning_rate and clients only"
+            raise ContractError(f"{where}: it uses view.{error.name}; {remedy}") from None

@@ -1,0 +1,59 @@
+"""What recorded work takes from tables: every arrival's model is in its place when it is needed."""
+
+import numpy as np
+import pytest
+from simulation.on_cpu import recorded_engine
+from simulation.small import run, tiny
+
+from secureafl.simulation.engine import place_models
+from secureafl.simulation.simulator import Simulation
+
+ROUNDS = 40
+
+
+def versions(seed, rounds, staleness):
+    rng = np.random.default_rng(seed)
+    now = np.arange(rounds)
+    return now - np.minimum(now, rng.integers(0, staleness + 1, rounds))
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("staleness", [0, 1, 4, 100])
+def test_every_upload_finds_the_model_it_answers_to(seed, staleness):
+    version = versions(seed, 60, staleness)
+    places = place_models(version)
+    held = {}
+    for now in range(len(version) + 1):
+        held[places[now]] = now  # written after the round before
+        if now < len(version):
+            assert held[places[version[now]]] == version[now]
+
+
+@pytest.mark.parametrize("staleness", [0, 3, 100])
+def test_no_more_places_than_models_that_are_needed_at_a_time(staleness):
+    version = versions(1, 200, staleness)
+    needed = [set(version[now:]) & set(range(now + 1)) for now in range(len(version))]
+    assert place_models(version).max() + 1 == max(map(len, needed)) + 1  # and one for the rest
+
+
+def test_run_of_one_round_has_places():
+    assert place_models(np.array([0])).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("attack", ["none", "min_max", "gaussian", "composed@camouflage"])
+@pytest.mark.parametrize("kept", ["recorded", "eager"])
+def test_recorded_run_goes_on_from_any_checkpoint_with_the_same_bits(attack, kept):
+    made = tiny(defense="secure_afl", attack=attack, rounds=ROUNDS)
+    with recorded_engine():
+        whole, first, second = (Simulation(made) for _ in range(3))
+        expected = run(whole, ROUNDS)
+        run(first, 17)
+    if kept == "eager":
+        first = Simulation(made)
+        run(first, 17)
+    with recorded_engine():
+        second.restore(first.snapshot())
+        found = run(second, ROUNDS)
+    assert found == expected[-len(found) :]
+    assert len(found) == ROUNDS - 17 + 1  # the last evaluation
+    assert (second.weights == whole.weights).all()
