@@ -1,9 +1,10 @@
 """Time whole simulated rounds: client gradient, attack and server, on real data.
 
 python scripts/time_rounds.py [--device cuda] [--together 16] [--processes 16] [--rounds 1000]
-    [--defenses secure_afl] [--gradients kernel autograd] [--data-dir FOLDER]
+    [--defenses secure_afl] [--attack min_max] [--gradients kernel autograd] [--data-dir FOLDER]
     [--client-weighting samples] [--task cifar10] [--precision bfloat16] [--batch-size 64]
 
+With processes and runs together, each process has so many runs, which take turns, as in a sweep.
 With both kinds of gradients, the model's hand-written one is compared with autograd in one go.
 """
 
@@ -16,19 +17,19 @@ from typing import Any
 import torch
 
 from secureafl import from_mapping
+from secureafl.defenses import DEFENSES
 from secureafl.experiment import Training
 from secureafl.runtime import clients
 from secureafl.simulation.simulator import Simulation
 from secureafl.sweep.sharing import shared_gpu
 from secureafl.tasks import TASKS
 
-DEFENSES = ("async_sgd", "secure_afl", "trust_clipping")
 KERNEL = clients.fast_gradient
 
 
 def simulation(defense: str, seed: int, given: argparse.Namespace) -> Simulation:
-    """The paper's setting under sign flip, without evaluations."""
-    values = {"seed": seed, "defense": defense, "attack": "sign_flip", "device": given.device}
+    """The paper's setting under an attack, without evaluations."""
+    values = {"seed": seed, "defense": defense, "attack": given.attack, "device": given.device}
     values |= {"task": {"kind": given.task, "data_dir": given.data_dir}}
     values |= {"client_weighting": given.client_weighting}
     values |= {"training": {"precision": given.precision, "batch_size": given.batch_size}}
@@ -58,7 +59,7 @@ def gradient_seconds(run: Simulation, rounds: int) -> float:
     run._engine.begin(0, run.weights)
     start = time.perf_counter()
     for _ in range(rounds):
-        run._engine.train(False)
+        run._engine.train()
     return time.perf_counter() - start
 
 
@@ -79,10 +80,11 @@ def by_turns(defense: str, gradient: str, given: argparse.Namespace) -> float:
 def work(
     defense: str, gradient: str, seed: int, given: argparse.Namespace, ready: Any, took: Any
 ) -> None:
-    """Body of a process: one run, measured while all others run too."""
+    """Body of a process: its runs, measured while all others run too."""
     torch.set_num_threads(1)
     use_gradient(gradient)
-    runs = [simulation(defense, seed, given)]
+    first = seed * given.together
+    runs = [simulation(defense, first + number, given) for number in range(given.together)]
     take_turns(runs, max(1, given.rounds // 5))
     ready.wait()
     took.put(take_turns(runs, given.rounds))
@@ -90,7 +92,7 @@ def work(
 
 
 def by_processes(defense: str, gradient: str, given: argparse.Namespace) -> float:
-    """Milliseconds a round of as many processes, with one run each."""
+    """Milliseconds a round of as many processes, each with the same number of runs."""
     spawn = multiprocessing.get_context("spawn")
     ready, took = spawn.Barrier(given.processes), spawn.Queue()
     processes = [
@@ -102,10 +104,9 @@ def by_processes(defense: str, gradient: str, given: argparse.Namespace) -> floa
     each = 1e3 * statistics.median(took.get() for _ in processes) / given.rounds
     for process in processes:
         process.join()
-    share = each / given.processes
-    print(
-        f"{defense:19} {gradient:8} {given.processes} processes: {share:.3f} ms a round", flush=True
-    )
+    share = each / given.processes / given.together
+    runs = f"{given.processes} processes, {given.together} at a time in each"
+    print(f"{defense:19} {gradient:8} {runs}: {share:.3f} ms a round", flush=True)
     return share
 
 
@@ -124,9 +125,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--together", type=int, default=1)
-    parser.add_argument("--processes", type=int, default=0, help="one run in each of so many")
+    parser.add_argument("--processes", type=int, default=0, help="runs in each of so many")
     parser.add_argument("--rounds", type=int, default=300)
-    parser.add_argument("--defenses", nargs="+", choices=DEFENSES, default=DEFENSES)
+    usual = ("async_sgd", "secure_afl", "trust_clipping")
+    parser.add_argument("--defenses", nargs="+", choices=[*DEFENSES], default=usual)
+    parser.add_argument("--attack", default="sign_flip")
     kinds = ("kernel", "autograd")
     parser.add_argument("--gradients", nargs="+", choices=kinds, default=["kernel"])
     parser.add_argument("--data-dir", default="")

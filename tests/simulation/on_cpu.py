@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from secureafl.runtime.attackers import Attackers
-from secureafl.simulation import engine
+from secureafl.simulation import replayed
 from secureafl.simulation.simulator import Simulation
 
 _WARM_UPS = 2
@@ -54,8 +54,8 @@ class _Reading:
 def recorded_engine():
     """Simulations made inside record their rounds, whatever their device."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "Recorded", _Recorded)
-        patch.setattr(engine, "Reading", _Reading)
+        patch.setattr(replayed, "Recorded", _Recorded)
+        patch.setattr(replayed, "Reading", _Reading)
         for name in ("Stream", "default_stream"):
             patch.setattr(torch.cuda, name, lambda: None)
         patch.setattr(torch.cuda, "set_stream", lambda stream: None)

@@ -12,7 +12,8 @@ from secureafl.core.events import ArrivalEvent, ForgottenEvent
 from secureafl.core.trees import clone, name_tensors
 from secureafl.defenses import DEFENSES
 from secureafl.runs.events import read_events
-from secureafl.simulation.engine import Eager, Replayed
+from secureafl.simulation.engine import Eager
+from secureafl.simulation.replayed import Replayed
 from secureafl.simulation.run import start_run
 from secureafl.simulation.simulator import Simulation
 

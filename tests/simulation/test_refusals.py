@@ -12,7 +12,8 @@ from secureafl.attacks import ATTACKS
 from secureafl.core.events import ArrivalEvent
 from secureafl.core.traits import has_trait
 from secureafl.defenses import DEFENSES
-from secureafl.simulation.engine import Eager, Replayed
+from secureafl.simulation.engine import Eager
+from secureafl.simulation.replayed import Replayed
 from secureafl.simulation.simulator import Simulation
 
 ROUNDS = 24

@@ -5,7 +5,7 @@ import pytest
 from simulation.on_cpu import recorded_engine
 from simulation.small import run, tiny
 
-from secureafl.simulation.engine import place_models
+from secureafl.simulation.replayed import place_models
 from secureafl.simulation.simulator import Simulation
 
 ROUNDS = 40

@@ -30,6 +30,7 @@ from secureafl.redteam.folder import OUTCOME, TRIALS, WORST
 from secureafl.redteam.plan import Against, Plan, fast_settings
 from secureafl.redteam.search import all_stages
 from secureafl.runs.layout import read_json
+from secureafl.runtime.loading import shared_data
 from secureafl.settings import name_for_files
 from secureafl.sweep.engines import EngineName
 from secureafl.sweep.grid import cross
@@ -100,7 +101,7 @@ def search_all(
 
     The same call goes on after a stop.
     """
-    with kept_processes():
+    with kept_processes(), shared_data():
         for stage in all_stages(plans):
             if not quiet:
                 print(stage.title, file=sys.stderr)

@@ -14,6 +14,7 @@ from secureafl.attacks import NoAttack
 from secureafl.core.errors import ConfigError, require
 from secureafl.core.protocols import Task
 from secureafl.experiment import Experiment, from_mapping, to_mapping
+from secureafl.runtime.loading import load_data
 from secureafl.tasks import FashionMnist
 from secureafl.toml import flatten, parse_value, write_toml
 
@@ -98,7 +99,7 @@ class Plan:
         """
         if self.against == "asr":
             return 1.0 - _TOLERANCE
-        labels = self.base.task.load().test_labels
+        labels = load_data(self.base.task, torch.device("cpu")).on_cpu.test_labels
         if labels.is_floating_point():
             return math.inf  # an error of a regression has no end
         return 1.0 - float(torch.bincount(labels).max() / len(labels)) - _TOLERANCE

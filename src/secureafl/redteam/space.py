@@ -11,9 +11,12 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
+import torch
+
 from secureafl.attacks import ATTACKS, NoAttack
 from secureafl.core.errors import ConfigError
 from secureafl.core.protocols import Backdoor, Task
+from secureafl.runtime.loading import load_data
 from secureafl.settings import presets_of
 
 _DIGITS = 4  # of a number that is tried: more would only make it hard to read
@@ -75,7 +78,8 @@ COMPOSED = ("composed", "composed_backdoor")
 
 def find_space(task: Task, backdoors_only: bool) -> Space:
     """The attacks that can be mounted on this task, with the settings that are searched."""
-    has_classes = not task.load().train_labels.is_floating_point()
+    labels = load_data(task, torch.device("cpu")).on_cpu.train_labels
+    has_classes = not labels.is_floating_point()
     if backdoors_only and not has_classes:
         raise ConfigError("--against asr: a backdoor needs classes, and this task has none")
     kinds = [

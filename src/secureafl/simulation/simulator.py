@@ -24,13 +24,15 @@ from secureafl.core.trees import rebuild
 from secureafl.runtime.attackers import make_attackers
 from secureafl.runtime.batches import ROWS, draw_batches, pack_jobs
 from secureafl.runtime.clients import Clients
-from secureafl.runtime.devices import ComputeContext, choose_device, on_device
+from secureafl.runtime.devices import ComputeContext, choose_device
 from secureafl.runtime.events import arrival_event, evaluation_event
 from secureafl.runtime.exposure import exposure
+from secureafl.runtime.loading import load_data
 from secureafl.runtime.memory import estimate_memory, refuse_too_large
 from secureafl.runtime.root_data import root_data_for
 from secureafl.runtime.setup import count_labels, deal_samples, make_server, seeded_model
-from secureafl.simulation.engine import Eager, Replayed
+from secureafl.simulation.engine import Eager
+from secureafl.simulation.replayed import Replayed
 
 if TYPE_CHECKING:
     from secureafl.core.events import EvaluationEvent
@@ -64,15 +66,14 @@ class Simulation:
 
     def _prepare(self) -> None:
         made = self.experiment
-        data = made.task.load()
+        data, there = load_data(made.task, self.device)
         self.data_source, self.data_fingerprint = data.source, data.fingerprint
         self.shards: Shards = deal_samples(made, data)
         self.holdings = count_labels(data, self.shards)
         self._evaluated = made.evaluation.rounds(made.rounds)
 
         model = seeded_model(made, self.device)
-        parts = (made.task, on_device(data, self.device), model)
-        self._clients = Clients(*parts, made.scheduled_training)
+        self._clients = Clients(made.task, there, model, made.scheduled_training)
         self._clients.refuse_hidden_state()
         self._clients.refuse_mixing()
         self._attackers = make_attackers(made, self.shards, self._clients)

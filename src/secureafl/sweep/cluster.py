@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from secureafl.core.errors import SecureAflError
 from secureafl.core.events import EvaluationEvent
 from secureafl.runs.events import last_events
+from secureafl.runtime.loading import shared_data
 from secureafl.sweep.cells import RunningCell, Task, Update, stop_signals, why
 from secureafl.sweep.tally import RunProgress
 
@@ -52,7 +53,7 @@ def run_group(tasks: Sequence[Task], checkpoint_seconds: float, folder: Path) ->
         RunningCell(task, checkpoint_seconds, lambda update: last.update({update.cell: update}))
         for task in tasks
     ]
-    with stop_signals() as told_to_stop:
+    with stop_signals() as told_to_stop, shared_data():
         while active and not told_to_stop:
             active = [cell for cell in active if cell.turn()]
         for cell in active:

@@ -18,6 +18,7 @@ import torch
 from secureafl.core.events import Event
 from secureafl.experiment import Experiment
 from secureafl.runtime.devices import choose_device
+from secureafl.runtime.loading import shared_data
 from secureafl.simulation.run import Recording
 from secureafl.sweep.cells import RunningCell, Task, Update, stop_signals, unfinished
 from secureafl.sweep.sharing import shared_gpu
@@ -182,7 +183,7 @@ def _work(checkpoint_seconds: float, line: Any) -> None:
         with contextlib.suppress(OSError):  # nobody is left to tell
             line.send(update)
 
-    with stop_signals() as told_to_stop:
+    with stop_signals() as told_to_stop, shared_data():
         while not told_to_stop and os.getppid() == parent:  # else it was killed
             if select.select([line], [], [], 0 if active else 0.5)[0]:
                 try:
