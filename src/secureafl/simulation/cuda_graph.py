@@ -58,12 +58,13 @@ class Recorded:
 @contextlib.contextmanager
 def _no_garbage() -> Iterator[None]:
     """Nothing is collected inside: to free another run's recording would spoil this one."""
-    gc.collect()
+    before = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if before:
+            gc.enable()
 
 
 def put_back(old: Iterable[Tensor], new: Iterable[Tensor]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,7 @@ class Replayed(Eager):
         version: Int[np.ndarray, " rounds"],
     ) -> None:
         """`state` is written in place from now on; uploads answer to the models of `version`."""
+        gc.collect()  # runs that ended in this process leave their recordings in cycles
         self._places = places = place_models(version)
         moves = np.stack([places[version], places[1:]], axis=1)
         self._every_job = torch.cat([jobs, torch.from_numpy(moves).to(jobs)], dim=1)

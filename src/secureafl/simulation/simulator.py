@@ -232,7 +232,8 @@ class Simulation:
             **name_state(self._state),
             **self._attackers.snapshot(),
         }
-        return {name: tensor.detach().cpu().numpy().copy() for name, tensor in named.items()}
+        with self._engine.here():  # after what is under way there
+            return {name: tensor.detach().cpu().numpy().copy() for name, tensor in named.items()}
 
     def restore(self, snapshot: Mapping[str, np.ndarray]) -> None:
         """Go on from a snapshot of the same experiment."""
