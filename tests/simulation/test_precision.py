@@ -31,6 +31,15 @@ def test_a_gpu_computes_in_it_and_comes_close():
 
 
 @on_gpu
+def test_a_model_is_judged_in_float32():
+    training = {"batch_size": 4, "precision": "bfloat16"}
+    runs = [Simulation(tiny(task=NORMED, training=t, device="cuda")) for t in (training, {})]
+    weights = runs[0].weights
+    mixed, plain = (one.clients.test_outputs(weights) for one in runs)
+    assert torch.equal(mixed, plain)
+
+
+@on_gpu
 def test_the_same_bits_at_every_run():
     first, second = (weights_after("bfloat16", device="cuda") for _ in range(2))
     assert torch.equal(first, second)

@@ -40,6 +40,7 @@ class Clients:
         # Few CPUs are any good at it: there everything is float32.
         self._mixed = self._on_gpu and training.precision == "bfloat16"
         self._flat = FlatModel(model, mixed=self._mixed)
+        self._exact = FlatModel(model)  # a model is judged in float32, however it was trained
         small = sum(parameter.numel() for parameter in model.parameters()) <= _SMALL
         on_cpu = data.pixel_mean.device.type == "cpu"
         self._by_autograd = Taped(self._track) if on_cpu and small else self._track
@@ -165,7 +166,7 @@ class Clients:
         for inputs in self.data.test_inputs.split(_TEST_BATCH):
             inputs = self.standardisation(inputs)
             with self._repeatable():
-                outputs.append(self._flat.outputs(weights, stamp(inputs) if stamp else inputs))
+                outputs.append(self._exact.outputs(weights, stamp(inputs) if stamp else inputs))
         return torch.cat(outputs)
 
     def _repeatable(self) -> AbstractContextManager[None]:
