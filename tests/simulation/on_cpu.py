@@ -50,6 +50,13 @@ class _Reading:
         return self._values.tolist()
 
 
+class _Stream:
+    """As one of CUDA's."""
+
+    def wait_stream(self, other):
+        """Nothing is ever under way."""
+
+
 @contextlib.contextmanager
 def recorded_engine():
     """Simulations made inside record their rounds, whatever their device."""
@@ -57,7 +64,7 @@ def recorded_engine():
         patch.setattr(replayed, "Recorded", _Recorded)
         patch.setattr(replayed, "Reading", _Reading)
         for name in ("Stream", "default_stream"):
-            patch.setattr(torch.cuda, name, lambda: None)
+            patch.setattr(torch.cuda, name, _Stream)
         patch.setattr(torch.cuda, "set_stream", lambda stream: None)
         patch.setattr(Simulation, "_can_record", lambda self: True)
         patch.setattr(Attackers, "_in_place", True)

@@ -72,6 +72,7 @@ class Replayed(Eager):
         self._step = Recorded(lambda: self._step_in_place(state), stream, changed)
         self._norm: Tensor | None = None  # of the update, where the last replay left it
         self._decision: Decision | None = None  # likewise
+        stream.wait_stream(self._outside)  # where all that it starts from was made
 
     @contextlib.contextmanager
     def here(self) -> Iterator[None]:

@@ -107,7 +107,8 @@ class Simulation:
         self._state = self._server.start(weights)
         self._inactivity = InactivityTracker(made.forget_after)
         self._start_engine()
-        self._lend(self._state)
+        with self._engine.here():
+            self._lend(self._state)
 
     @property
     def round(self) -> int:
