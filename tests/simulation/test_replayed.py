@@ -8,7 +8,7 @@ from simulation.small import run, tiny
 from secureafl.simulation.replayed import place_models
 from secureafl.simulation.simulator import Simulation
 
-ROUNDS = 40
+ROUNDS, KEPT = 24, 11
 
 
 def versions(seed, rounds, staleness):
@@ -40,20 +40,20 @@ def test_run_of_one_round_has_places():
     assert place_models(np.array([0])).tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("attack", ["none", "min_max", "gaussian", "composed@camouflage"])
+@pytest.mark.parametrize("attack", ["min_max", "gaussian", "composed@camouflage"])
 @pytest.mark.parametrize("kept", ["recorded", "eager"])
 def test_recorded_run_goes_on_from_any_checkpoint_with_the_same_bits(attack, kept):
     made = tiny(defense="secure_afl", attack=attack, rounds=ROUNDS)
     with recorded_engine():
         whole, first, second = (Simulation(made) for _ in range(3))
         expected = run(whole, ROUNDS)
-        run(first, 17)
+        run(first, KEPT)
     if kept == "eager":
         first = Simulation(made)
-        run(first, 17)
+        run(first, KEPT)
     with recorded_engine():
         second.restore(first.snapshot())
         found = run(second, ROUNDS)
     assert found == expected[-len(found) :]
-    assert len(found) == ROUNDS - 17 + 1  # the last evaluation
+    assert len(found) == ROUNDS - KEPT + 1  # the last evaluation
     assert (second.weights == whole.weights).all()
