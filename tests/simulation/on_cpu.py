@@ -66,6 +66,7 @@ def recorded_engine():
         for name in ("Stream", "default_stream"):
             patch.setattr(torch.cuda, name, _Stream)
         patch.setattr(torch.cuda, "set_stream", lambda stream: None)
+        patch.setattr(replayed.gc, "collect", lambda: 0)  # slow, and there are no recordings
         patch.setattr(Simulation, "_can_record", lambda self: True)
         patch.setattr(Attackers, "_in_place", True)
         yield
