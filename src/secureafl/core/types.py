@@ -220,6 +220,17 @@ class AttackerView(NamedTuple):
     snapshot: ServerSnapshot | None = None  # for attacks that know "defense"
 
 
+class RecordableView(NamedTuple):
+    """As much of an `AttackerView` as stays the same, or in the same place, from upload to upload.
+
+    It is all that an attack with `recordable = True` is shown where its upload is recorded.
+    """
+
+    attacker_index: int
+    learning_rate: float
+    clients: ClientGradients | None
+
+
 class Data(NamedTuple):
     """A data set in memory; images stay bytes until a batch is drawn.
 

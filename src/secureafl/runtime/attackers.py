@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
 import torch
@@ -21,6 +20,7 @@ from secureafl.core.types import (
     AttackerView,
     ClientGradients,
     Knowledge,
+    RecordableView,
     ServerSnapshot,
 )
 from secureafl.linalg.vectors import row, set_row
@@ -129,12 +129,11 @@ class Attackers:
     def craft_update(self, trained: Arrival, client: int) -> Tensor:
         """As `poison_update`, of an attack that needs nothing that differs from round to round."""
         index, rate = int(self.number[client]), self._experiment.scheduled_training.server_rate
-        clients = self._client_gradients
-        shown: Any = SimpleNamespace(attacker_index=index, learning_rate=rate, clients=clients)
-        return self._poisoned(trained, shown)
+        return self._poisoned(trained, RecordableView(index, rate, self._client_gradients))
 
-    def _poisoned(self, trained: Arrival, seen: AttackerView) -> Tensor:
-        update, changed = self.attack.poison_update(self.state, trained, seen)
+    def _poisoned(self, trained: Arrival, seen: AttackerView | RecordableView) -> Tensor:
+        view = cast(AttackerView, seen)  # what it lacks, such an attack does not look at
+        update, changed = self.attack.poison_update(self.state, trained, view)
         self._keep(changed)
         return update
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any, get_args
 
 import torch
@@ -11,7 +10,13 @@ from torch import Tensor
 
 from secureafl.core.protocols import Attack
 from secureafl.core.traits import is_recordable
-from secureafl.core.types import Arrival, AttackContext, AttackerView, Knowledge
+from secureafl.core.types import (
+    Arrival,
+    AttackContext,
+    AttackerView,
+    Knowledge,
+    RecordableView,
+)
 from secureafl.testing.play import CLASSES, Play, context, generator
 from secureafl.testing.rules import (
     ContractError,
@@ -130,13 +135,12 @@ def _check_recordable(attack: Attack, where: str) -> None:
     """Whether an upload can be made of tensors alone, for each attacker and at any time."""
     play = Play(attack)
     play.uploads(_ROUNDS)
-    for attacker_index, client in enumerate(play.malicious.nonzero().flatten().tolist()):
+    for client in play.malicious.nonzero().flatten().tolist():
         view = play.view(client)
         gradient = play.gradient(client, play.models[-1], 0)
         arrival = Arrival(torch.tensor(client), torch.tensor(0), gradient, play.models[-1])
         clients = on_meta(view.clients) if view.clients else None
-        allowed = {"attacker_index": attacker_index, "learning_rate": view.learning_rate}
-        shown: Any = SimpleNamespace(**allowed, clients=clients)
+        shown: Any = RecordableView(view.attacker_index, view.learning_rate, clients)
         try:
             with no_host_reads(where):
                 attack.poison_update(on_meta(play.state), on_meta(arrival), shown)
