@@ -71,20 +71,26 @@ def on_one_line(plug_in: Mapping[str, Any]) -> str:
 
 def _line(key: str, value: Any) -> str:
     try:
-        return f"{_key(key)} = {_inline(value)}"
+        return f"{_key(key)} = {inline(value)}"
     except TypeError as error:
         raise ConfigError(f"{key} = {value!r}: {error}") from None
 
 
 def _key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _inline(key)
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else inline(key)
 
 
-def _inline(value: Any) -> str:
+def inline(value: Any) -> str:
+    """A value as TOML has it behind a key, on one line.
+
+    >>> from secureafl.toml import inline
+    >>> inline({"kind": "sign_flip", "factor": 4.0})
+    '{ kind = "sign_flip", factor = 4.0 }'
+    """
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(k)} = {_inline(v)}" for k, v in value.items()) + " }"
+        return "{ " + ", ".join(f"{_key(k)} = {inline(v)}" for k, v in value.items()) + " }"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_inline, value)) + "]"
+        return "[" + ", ".join(map(inline, value)) + "]"
     if isinstance(value, str):
         # JSON strings are TOML strings, but for DEL, which TOML wants escaped.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -53,7 +53,7 @@ def whole(tmp_path_factory):
 def test_budget_is_the_number_of_attacks_tried(tmp_path):
     outcome, seen = pretend(tiny_plan(budget=10), tmp_path, lambda n, e: 0.5)
     short = [stage for stage in seen if "short" in stage.title]
-    assert [len(stage.cells) for stage in short] == [4, 4, 2]
+    assert [len(stage.cells) for stage in short] == [4 + 1, 4, 2], "and one without an attack"
     assert len(outcome["trials"]) == 10
     assert [len(stage.cells) for stage in seen[3:]] == [4, 2 * (1 + FINALISTS)]
 
@@ -72,10 +72,10 @@ def test_search_ends_when_four_attacks_leave_nothing_to_be_worse(tmp_path, again
     plan = tiny_plan(budget=40, against=against)
 
     def all_lost_from_the_second_batch(number, experiment):
-        return 0.49 * plan.ceiling if number == 0 else 1.0
+        return 0.49 * plan.error_ceiling if number == 0 else 1.0
 
     outcome, seen = pretend(plan, tmp_path, all_lost_from_the_second_batch)
-    assert [len(stage.cells) for stage in seen] == [5, 5, 4, 2 * (1 + FINALISTS)]
+    assert [len(stage.cells) for stage in seen] == [5 + 1, 5, 4, 2 * (1 + 1)]
     assert len(outcome["trials"]) == 10
     assert {t["number"] for t in outcome["trials"] if t["longer"]} == {6, 7, 8, 9}
 
@@ -84,6 +84,39 @@ def test_search_goes_on_where_no_short_run_has_learned(tmp_path):
     plan = tiny_plan(budget=10)
     outcome, _ = pretend(plan, tmp_path, lambda n, e: 1.0)
     assert len(outcome["trials"]) == 10
+
+
+def test_search_goes_on_where_the_model_learns_nothing_without_an_attack(tmp_path):
+    plan = tiny_plan(budget=10)
+
+    def weak_attack(number, experiment):
+        return 0.1 if short_name(experiment.attack) == "gaussian" else 1.0
+
+    outcome, _ = pretend(plan, tmp_path, weak_attack)
+    assert len(outcome["trials"]) == 10
+
+
+def worst_at_full_length(plan, lost_there):
+    """Figures of a search in which attacks lose the model; at full length, maybe not the first."""
+
+    def score(number, experiment):
+        kind = short_name(experiment.attack)
+        if kind == "none":
+            return 0.1
+        full = experiment.rounds == plan.base.rounds
+        return 1.0 if not full or lost_there or kind != "label_flip" else 0.2
+
+    return score
+
+
+@pytest.mark.parametrize("lost_there", [True, False])
+def test_finalist_that_leaves_nothing_to_be_worse_has_no_rivals(tmp_path, lost_there):
+    plan = tiny_plan(budget=10)
+    outcome, seen = pretend(plan, tmp_path, worst_at_full_length(plan, lost_there))
+    full = [len(stage.cells) for stage in seen if "full length" in stage.title]
+    assert full == ([2 * 2] if lost_there else [2 * 2, 2 * FINALISTS])
+    assert outcome["worst"]["held_out"]["mean"] == 1.0
+    assert (outcome["worst"]["attack"]["kind"] == "label_flip") == lost_there
 
 
 def test_ceiling_is_what_naming_the_most_common_label_gives():
@@ -132,7 +165,7 @@ def test_score_is_the_worst_mean_over_held_out_seeds_not_the_luckiest(tmp_path):
     assert outcome["worst"]["held_out"]["mean"] == pytest.approx(0.6)
     assert outcome["worst"]["held_out"]["seeds"] == {"101": 0.5, "102": 0.6, "103": 0.7}
     assert outcome["without_attack"]["mean"] == pytest.approx(0.2)
-    assert "gaussian" in kinds(seen[-1])
+    assert set(kinds(seen[-2])) == {"none", "gaussian"}, "which promised most"
 
 
 def test_attack_that_failed_is_passed_over(tmp_path):
@@ -171,7 +204,8 @@ def test_run_that_diverged_is_the_worst(tmp_path):
 
 def test_search_for_a_success_rate_tries_backdoors_alone(tmp_path):
     outcome, seen = pretend(tiny_plan(against="asr"), tmp_path, lambda n, e: 0.5)
-    assert all(is_backdoor(kind) for stage in seen[:3] for kind in kinds(stage))
+    tried = {kind for stage in seen[:3] for kind in kinds(stage)} - {"none"}
+    assert all(map(is_backdoor, tried))
     assert outcome["metric"] == "asr"
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from secureafl.core.errors import require
-from secureafl.linalg.rows import deviation_of, masked, mean_of
+from secureafl.linalg.rows import deviation_of, mean_of
 from secureafl.linalg.vectors import choose
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Alie:
     ) -> tuple[Float[Tensor, " d"], tuple[()]]:
         assert view.clients is not None
         colluders = view.clients.known & view.clients.malicious
-        rows = masked(view.clients.gradients, colluders)
+        rows = view.clients.gradients  # all of them finite
         mean = mean_of(rows, colluders)
         spread = deviation_of(rows, colluders, mean)
         crafted = mean - self._deviations(view.clients.malicious) * spread

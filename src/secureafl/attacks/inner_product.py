@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from secureafl.core.errors import require
-from secureafl.linalg.rows import masked, mean_of
+from secureafl.linalg.rows import mean_of
 from secureafl.linalg.vectors import choose
 
 if TYPE_CHECKING:
@@ -59,5 +59,5 @@ class InnerProduct:
     ) -> tuple[Float[Tensor, " d"], tuple[()]]:
         assert view.clients is not None
         honest = view.clients.known & ~view.clients.malicious
-        mean = mean_of(masked(view.clients.gradients, honest), honest)
+        mean = mean_of(view.clients.gradients, honest)
         return choose(honest.any(), -self.epsilon * mean, arrival.gradient), state

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 
-from secureafl.linalg.rows import deviation_of, masked, mean_of, median_of
+from secureafl.linalg.rows import deviation_of, mean_of, median_of
 from secureafl.linalg.vectors import exact_norm, row
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _MULTIPLIER, _PRIME = 2654435761, 1000003
 class Honest(NamedTuple):
     """What honest clients trained last."""
 
-    rows: Float[Tensor, "n d"]  # zeros where a client is malicious or did not train yet
+    rows: Float[Tensor, "n d"]  # of all clients; those of the others are finite and do not count
     known: Bool[Tensor, " n"]
     mean: Float[Tensor, " d"]
 
@@ -43,7 +43,7 @@ def honest_clients(view: AttackerView) -> Honest:
     """The honest clients as the attack sees them now."""
     assert view.clients is not None
     known = view.clients.known & ~view.clients.malicious
-    rows = masked(view.clients.gradients, known)
+    rows = view.clients.gradients
     return Honest(rows, known, mean_of(rows, known))
 
 
@@ -115,7 +115,7 @@ def mixed(
 
 def honest_length(length: Length, honest: Honest, uploads: Int[Tensor, ""]) -> Float[Tensor, ""]:
     """How long an upload is; `uploads` is how many this client made before."""
-    norms = exact_norm(honest.rows)
+    norms = torch.where(honest.known, exact_norm(honest.rows), 0)
     if length == "longest":
         return norms.max()
     median = median_of(norms, honest.known)

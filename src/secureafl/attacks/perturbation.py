@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from secureafl.core.errors import require
-from secureafl.linalg.rows import deviation_of, masked, mean_of
+from secureafl.linalg.rows import deviation_of, mean_of
 from secureafl.linalg.vectors import choose, exact_norm
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class PerturbedMean(abc.ABC):
     ) -> tuple[Float[Tensor, " d"], tuple[()]]:
         assert view.clients is not None
         honest = view.clients.known & ~view.clients.malicious
-        rows = masked(view.clients.gradients, honest)
+        rows = view.clients.gradients  # all of them finite
         mean = mean_of(rows, honest)
         direction = self._direction(rows, honest, mean)
         gamma = torch.where(honest.any(), self.largest(rows, honest, mean, direction), 0)

@@ -59,6 +59,15 @@ def redteam(
     blind: Annotated[
         bool, typer.Option("--blind", help="Begin at random, not with the attacks as they come.")
     ] = False,
+    start_from: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--start-from",
+            metavar="ATTACK",
+            help="Try this first: '{ kind = \"alie\", z = 1.5 }', a redteam.json, or a folder of "
+            "these, of which those on the same defence are taken; several times for several.",
+        ),
+    ] = None,
     fast: Annotated[
         bool, typer.Option("--fast", help="Scaled down: minutes on two cores, to see how it works.")
     ] = False,
@@ -91,6 +100,7 @@ def redteam(
     """Search for the attack that harms a defence most, and score it on seeds never searched on."""
     from secureafl.library.redteaming import search_all
     from secureafl.redteam.plan import Plan
+    from secureafl.redteam.start import with_start
     from secureafl.sweep.grid import parse_seeds
 
     plain = {"rounds": rounds, "clients": clients, "device": device}
@@ -98,7 +108,8 @@ def redteam(
     defenses = [word.strip() for word in defense.split(",")]
     bases = _bases(defenses, _parse_shares(malicious), file, changes, fast)
     rest = (budget, against, tuple(parse_seeds(seeds)), search_seed, blind)
-    plans = _in_folders([Plan(base, *rest) for base in bases], out, fast)
+    started = [with_start(Plan(base, *rest), start_from or ()) for base in bases]
+    plans = _in_folders(started, out, fast)
     with stoppable("the same command goes on"):
         search_all(plans, engine, workers, checkpoint_seconds, quiet)
     for folder in plans:

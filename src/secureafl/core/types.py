@@ -179,7 +179,7 @@ class ClientGradients(NamedTuple):
     tensor([[1., 1.]])
     """
 
-    gradients: Float[Tensor, "n d"]  # 0 where unknown
+    gradients: Float[Tensor, "n d"]  # finite; 0 where unknown
     known: Bool[Tensor, " n"]  # those that trained already, and that the attack may see
     malicious: Bool[Tensor, " n"]
 

@@ -29,6 +29,7 @@ from secureafl.library.running import (
 from secureafl.redteam.folder import OUTCOME, TRIALS, WORST
 from secureafl.redteam.plan import Against, Plan, fast_settings
 from secureafl.redteam.search import all_stages
+from secureafl.redteam.start import Source, with_start
 from secureafl.runs.layout import read_json
 from secureafl.runtime.loading import shared_data
 from secureafl.settings import name_for_files
@@ -52,6 +53,7 @@ def red_team(
     seeds: Iterable[int] = (101, 102, 103),
     search_seed: int = 0,
     blind: bool = False,
+    start_from: Iterable[Source] = (),
     fast: bool = False,
     out: Path | str | None = None,
     engine: EngineName = "local",
@@ -72,6 +74,8 @@ def red_team(
         seeds: Held-out seeds, for the score only.
         search_seed: Seed of the search.
         blind: Whether to begin at random, not with the attacks as they come.
+        start_from: Attacks to try before all others: tables of settings, outcomes of searches
+            (`redteam.json`), or folders of them, of which those on the same defence are taken.
         fast: Scaled down, to see how it works.
         out: The folder of the search; without one, below `runs`.
         engine: Where its runs are made: local, ray or slurm.
@@ -83,7 +87,8 @@ def red_team(
     secureafl.core.errors.ConfigError: malicious = 0.6: give a share up to one half that is ...
     """
     base = _base(defense, experiment, malicious, fast)
-    plan = Plan(base, budget, against, tuple(seeds), search_seed, blind)
+    rest = (budget, against, tuple(seeds), search_seed, blind)
+    plan = with_start(Plan(base, *rest), start_from)
     folder = Path(out) if out is not None else Path("runs") / search_name(plan, fast)
     refuse_script_classes({"base": base})
     search_all({folder: plan}, engine, workers, 60.0, not progress)

@@ -57,6 +57,7 @@ def _plan(mapping: Mapping[str, Any], file: Path) -> Plan:
             tuple(mapping["held_out"]),
             mapping["search_seed"],
             mapping["blind"],
+            tuple(mapping.get("start", ())),
         )
     except (ConfigError, KeyError, TypeError) as error:
         raise RunError(f"{file}: cannot be asked for today ({error}); search again") from error

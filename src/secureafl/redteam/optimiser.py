@@ -33,14 +33,18 @@ _TRIES = 30  # proposals for one place, while they are attacks that were propose
 class Optimiser:
     """Proposes attacks, the known ones first; higher scores are more harm."""
 
-    def __init__(self, space: Space, seed: int, known: int) -> None:
+    def __init__(
+        self, space: Space, seed: int, known: int, start: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        """Of the first `known` proposals, those of `start` come first, and all of them."""
         optuna = import_optuna()
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._estimators = {
             kind: _Estimator(optuna, kind, dimensions, seed) for kind, dimensions in space.items()
         }
         self._turns = _turns(list(space))
-        self._known = list(known_attacks(space))[:known]
+        others = [attack for attack in known_attacks(space) if attack not in start]
+        self._known = [*start, *others][: max(known, len(start))]
         self._open: list[tuple[str, Any]] = []
 
     def ask(self, count: int) -> list[dict[str, Any]]:

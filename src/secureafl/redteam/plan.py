@@ -16,7 +16,7 @@ from secureafl.core.protocols import Task
 from secureafl.experiment import Experiment, from_mapping, to_mapping
 from secureafl.runtime.loading import load_data
 from secureafl.tasks import FashionMnist
-from secureafl.toml import flatten, parse_value, write_toml
+from secureafl.toml import flatten, inline, parse_value
 
 Against = Literal["error", "asr"]
 
@@ -55,6 +55,7 @@ class Plan:
     held_out: tuple[int, ...] = (101, 102, 103)  # seeds of the score, never used in the search
     search_seed: int = 0  # of the optimiser and of short runs; that of longer runs is the next
     blind: bool = False  # whether it begins at random instead of with the attacks as they come
+    start: tuple[Mapping[str, Any], ...] = ()  # attacks that are tried before all others
 
     def __post_init__(self) -> None:
         require(self.budget >= 1, "budget", self.budget, "give 1 attack to try, or more")
@@ -69,7 +70,8 @@ class Plan:
         # One thread, as a sweep's cells have: a number from the machine would change the bits.
         own = {"attack": NoAttack(), "seed": self.search_seed, "threads": self.base.threads or 1}
         object.__setattr__(self, "base", dataclasses.replace(self.base, **own))
-        self.short(NO_ATTACK)  # its rounds may be too few for what the experiment asks
+        for attack in (NO_ATTACK, *self.start):
+            self.short(attack)  # its rounds may be too few for what the experiment asks
 
     def _check_malicious(self) -> None:
         share, clients = self.base.malicious, self.base.clients
@@ -97,8 +99,11 @@ class Plan:
 
         A backdoor that always succeeds, or a model no better than naming the most common label.
         """
-        if self.against == "asr":
-            return 1.0 - _TOLERANCE
+        return 1.0 - _TOLERANCE if self.against == "asr" else self.error_ceiling
+
+    @property
+    def error_ceiling(self) -> float:
+        """The error of a model no better than naming the most common label, whatever the goal."""
         labels = load_data(self.base.task, torch.device("cpu")).on_cpu.test_labels
         if labels.is_floating_point():
             return math.inf  # an error of a regression has no end
@@ -125,7 +130,8 @@ class Plan:
     def to_mapping(self) -> dict[str, Any]:
         """The plan in plain values."""
         own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "base"}
-        return {**own, "held_out": list(self.held_out), "base": to_mapping(self.base)}
+        lists = {"held_out": list(self.held_out), "start": [dict(one) for one in self.start]}
+        return {**own, **lists, "base": to_mapping(self.base)}
 
     def portable(self) -> dict[str, Any]:
         """The same without the folder in which this machine has its data."""
@@ -153,6 +159,7 @@ class Plan:
         words += ["--budget", str(self.budget), "--against", self.against]
         words += ["--seeds", ",".join(map(str, self.held_out))]
         words += ["--search-seed", str(self.search_seed), *["--blind"] * self.blind]
+        words += [word for attack in self.start for word in ("--start-from", inline(attack))]
         return shlex.join([*words, *_set(self.changes)])
 
     def run_command(self, attack: Mapping[str, Any], seed: int) -> str:
@@ -184,7 +191,7 @@ def _text(value: Any) -> str:
     """A value as a command line may have it; a text needs no quotes unless it looks like more."""
     if isinstance(value, str) and value.isidentifier() and parse_value(value) == value:
         return value
-    return write_toml({"value": value}).strip().partition(" = ")[2]
+    return inline(value)
 
 
 def fast_settings(task: Task) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def _merged(current: Mapping[Path, Stage], with_names: bool) -> Stage:
 def stages(plan: Plan, out: Path) -> Iterator[Stage]:
     """Yield the stages of a search; when the last one has run, the outcome is written."""
     space = find_space(plan.base.task, plan.against == "asr")
-    optimiser = Optimiser(space, plan.search_seed, plan.known)
+    optimiser = Optimiser(space, plan.search_seed, plan.known, plan.start)
     claim(plan, space, out)
     trials = yield from _short_runs(plan, out, optimiser)
     promoted = yield from _longer_runs(plan, out, trials)
@@ -89,15 +89,17 @@ def stages(plan: Plan, out: Path) -> Iterator[Stage]:
 def _short_runs(plan: Plan, out: Path, optimiser: Optimiser) -> Generator[Stage, None, list[Trial]]:
     """Every attack on the search's seed, batch by batch; returns them all.
 
-    It ends early when there are enough attacks that leave nothing to be worse.
+    It ends early when there are enough attacks that leave nothing to be worse. A run without an
+    attack is among the first, to tell whether short runs learn anything.
     """
     trials: list[Trial] = []
-    ceiling = plan.ceiling
-    while len(trials) < plan.budget and not _enough(trials, ceiling):
+    ceiling, none = plan.ceiling, {cell_name(NO_ATTACK, "short"): plan.short(NO_ATTACK)}
+    while len(trials) < plan.budget and not _enough(plan, out, trials, ceiling):
         attacks = optimiser.ask(min(plan.batch, plan.budget - len(trials)))
         first, last = len(trials) + 1, len(trials) + len(attacks)
         title = f"short runs, attacks {first} to {last} of {plan.budget}{_so_far(trials)}"
         cells = {cell_name(attack, "short"): plan.short(attack) for attack in attacks}
+        cells |= none if not trials else {}
         yield Stage(title, out / RUNS, cells)
         scores = [_score(plan, out, attack, "short") for attack in attacks]
         optimiser.tell(scores)
@@ -106,15 +108,20 @@ def _short_runs(plan: Plan, out: Path, optimiser: Optimiser) -> Generator[Stage,
     return trials
 
 
-def _enough(trials: Sequence[Trial], ceiling: float) -> bool:
+def _enough(plan: Plan, out: Path, trials: Sequence[Trial], ceiling: float) -> bool:
     """Whether as many attacks as are run at full length do all the harm there is.
 
-    Unless some attack leaves the model far better: a rule that learns nothing in a short run makes
-    every attack look like that.
+    That means nothing of a rule that learns nothing in a short run: it makes every attack look like
+    that.
     """
-    scores = [trial.short for trial in trials if trial.short is not None]
-    lost = sum(score >= ceiling for score in scores)
-    return lost >= FINALISTS and min(scores) < ceiling / 2
+    if sum(_reaches(trial.short, ceiling) for trial in trials) < FINALISTS:
+        return False
+    without = score_of(out / RUNS / cell_name(NO_ATTACK, "short"), "error")
+    return without is not None and without < plan.error_ceiling / 2
+
+
+def _reaches(score: float | None, ceiling: float) -> bool:
+    return score is not None and score >= ceiling
 
 
 def _longer_runs(
@@ -132,9 +139,22 @@ def _longer_runs(
 def _full_runs(
     plan: Plan, out: Path, promoted: Sequence[Trial]
 ) -> Generator[Stage, None, list[Trial]]:
-    """The worst of longer runs, and no attack, on held-out seeds; returns them with scores."""
+    """The worst of longer runs, and no attack, on held-out seeds; returns them with scores.
+
+    One that leaves nothing to be worse, there too, has no rivals.
+    """
     finalists = most_harmful(promoted, lambda trial: trial.longer, FINALISTS)
     _require_some(finalists, out)
+    ceiling = plan.ceiling
+    alone = 1 if _reaches(finalists[0].longer, ceiling) else len(finalists)
+    first = yield from _held_out_runs(plan, out, finalists[:alone])
+    rest = [] if _reaches(first[0].mean, ceiling) else finalists[alone:]
+    return first + ((yield from _held_out_runs(plan, out, rest)) if rest else [])
+
+
+def _held_out_runs(
+    plan: Plan, out: Path, finalists: Sequence[Trial]
+) -> Generator[Stage, None, list[Trial]]:
     cells = {
         cell_name(attack, f"seed{seed}"): plan.full(attack, seed)
         for seed in plan.held_out

@@ -123,6 +123,24 @@ def known_attacks(space: Space) -> Iterator[dict[str, Any]]:
                 yield {"kind": kind, **_settings(kind, space[kind], changes[place])}
 
 
+def complete(attack: Mapping[str, Any], space: Space) -> dict[str, Any]:
+    """An attack with all of its settings that are searched; those not given have their defaults.
+
+    >>> from secureafl.redteam.space import Range, complete
+    >>> complete({"kind": "sign_flip"}, {"sign_flip": {"factor": Range(0.1, 100.0)}})
+    {'kind': 'sign_flip', 'factor': 1.7}
+    """
+    given = {name: value for name, value in attack.items() if name != "kind"}
+    kind = attack.get("kind")
+    if kind not in space:
+        raise ConfigError(f"start-from: attack {kind!r}; this search has {', '.join(space)}")
+    made = _settings(kind, space[kind], given)
+    if others := [name for name in given if name not in made]:
+        remedy = f"of {kind} these are searched: {', '.join(made) or 'none'}"
+        raise ConfigError(f"start-from: setting {', '.join(others)} is not searched; {remedy}")
+    return {"kind": kind, **made}
+
+
 def _settings(
     kind: str, searched: Mapping[str, Dimension], changes: Mapping[str, Any]
 ) -> dict[str, Any]:

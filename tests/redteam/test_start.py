@@ -1,0 +1,102 @@
+"""What a search is told to begin with: tables of attacks, and outcomes of earlier searches."""
+
+import json
+import shlex
+
+import pytest
+from redteam.small import pretend, tiny_plan
+
+import secureafl
+from secureafl.core.errors import ConfigError, RunError
+from secureafl.redteam.entries import _plan
+from secureafl.redteam.optimiser import Optimiser
+from secureafl.redteam.space import find_space, known_attacks
+from secureafl.redteam.start import with_start
+
+ALIE = {"kind": "alie", "z": 1.25}
+FLIP = {"kind": "sign_flip", "factor": 7.5}
+
+
+def outcome(folder, name, attack, **changes):
+    """A file that a search might have left."""
+    plan = {"base": {"defense": {"kind": changes.get("defense", "kardam")}}}
+    plan |= {"against": changes.get("against", "error")}
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps({"plan": plan, "worst": {"attack": attack}}))
+    return path
+
+
+def test_search_begins_with_these_attacks_and_goes_on_as_usual(tmp_path):
+    plan = with_start(tiny_plan(budget=10), [ALIE, "{ kind = 'sign_flip', factor = 7.5 }", ALIE])
+    found, _ = pretend(plan, tmp_path, lambda n, e: 0.5)
+    tried = [trial["attack"] for trial in found["trials"]]
+    assert tried[:2] == [ALIE, FLIP]
+    assert tried[2:5] == list(known_attacks(find_space(plan.base.task, False)))[:3]
+    assert len(tried) == 10
+
+
+def test_attack_that_comes_first_is_not_tried_once_more():
+    space = find_space(tiny_plan().base.task, False)
+    known = list(known_attacks(space))
+    assert Optimiser(space, 0, 4, known[2:3]).ask(4) == [known[2], known[0], known[1], known[3]]
+
+
+def test_all_of_them_are_tried_even_by_a_blind_search():
+    plan = with_start(tiny_plan(blind=True), [ALIE, FLIP])
+    space = find_space(plan.base.task, False)
+    assert Optimiser(space, 0, plan.known, plan.start).ask(2) == [ALIE, FLIP]
+
+
+def test_of_a_folder_those_on_the_same_defence_with_the_same_goal_are_taken(tmp_path):
+    outcome(tmp_path, "a", {"kind": "min_max"}, defense="async_sgd")
+    outcome(tmp_path, "b", {"kind": "dba"}, against="asr")
+    outcome(tmp_path, "c", FLIP)
+    file = outcome(tmp_path, "d", ALIE, defense="async_sgd")
+    assert with_start(tiny_plan(), [tmp_path]).start == (FLIP,)
+    assert with_start(tiny_plan(), [str(tmp_path), file]).start == (FLIP, ALIE), "a file is meant"
+    assert with_start(tiny_plan(base={"defense": "fed_buff"}), [tmp_path]).start == ()
+
+
+def test_settings_that_are_not_given_have_their_defaults():
+    (attack,) = with_start(tiny_plan(), [{"kind": "composed", "aim": "std"}]).start
+    usual = secureafl.attacks.Composed()
+    assert attack.items() >= {"aim": "std", "cover": usual.cover, "length": usual.length}.items()
+
+
+def test_printed_command_and_entry_have_the_attacks():
+    plan = with_start(tiny_plan(), [ALIE, {"kind": "composed", "cover": "none"}])
+    words = shlex.split(plan.command)
+    given = [words[place + 1] for place, word in enumerate(words) if word == "--start-from"]
+    assert with_start(tiny_plan(), given) == plan
+    stored = json.loads(json.dumps(plan.to_mapping()))
+    assert _plan(stored, "file").start == plan.start
+    assert _plan({k: v for k, v in stored.items() if k != "start"}, "file").start == ()
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ({"kind": "nonsense"}, "attack 'nonsense'; this search has label_flip"),
+        ({"z": 1.0}, "attack None"),
+        ({"kind": "alie", "factor": 2.0}, "setting factor is not searched; of alie these are searched: z"),
+        ({"kind": "alie", "z": -1.0}, "give 0 or more deviations"),
+        ("no/such/file.json", "start-from 'no/such/file.json': no table, file or folder"),
+        ("{ kind = ", "start-from '{ kind = ': no table, file or folder"),
+    ],
+)
+def test_what_is_no_attack_of_this_search_is_refused(source, said):
+    with pytest.raises(ConfigError, match=said.replace("(", r"\(")):
+        with_start(tiny_plan(), [source])
+
+
+def test_attack_without_a_trigger_is_refused_by_a_search_for_a_success_rate():
+    with pytest.raises(ConfigError, match="attack 'alie'; this search has scaling"):
+        with_start(tiny_plan(against="asr"), [ALIE])
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", '{"plan": 3}', "not JSON", '{"worst": {}}'])
+def test_file_that_is_no_outcome_is_refused(tmp_path, content):
+    (tmp_path / "a.json").write_text(content)
+    for source in (tmp_path, tmp_path / "a.json"):
+        with pytest.raises(RunError, match=r"a\.json"):
+            with_start(tiny_plan(), [source])
