@@ -78,7 +78,10 @@ def test_printed_command_and_entry_have_the_attacks():
     [
         ({"kind": "nonsense"}, "attack 'nonsense'; this search has label_flip"),
         ({"z": 1.0}, "attack None"),
-        ({"kind": "alie", "factor": 2.0}, "setting factor is not searched; of alie these are searched: z"),
+        (
+            {"kind": "alie", "factor": 2.0},
+            "setting factor is not searched; of alie these are searched: z",
+        ),
         ({"kind": "alie", "z": -1.0}, "give 0 or more deviations"),
         ("no/such/file.json", "start-from 'no/such/file.json': no table, file or folder"),
         ("{ kind = ", "start-from '{ kind = ': no table, file or folder"),

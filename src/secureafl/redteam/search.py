@@ -127,13 +127,20 @@ def _reaches(score: float | None, ceiling: float) -> bool:
 def _longer_runs(
     plan: Plan, out: Path, trials: Sequence[Trial]
 ) -> Generator[Stage, None, list[Trial]]:
-    """The worst of short runs on another seed; returns them with their new scores."""
+    """The worst of short runs on another seed; returns them with their new scores.
+
+    Where enough of them leave nothing to be worse, there is nothing to choose: none is run.
+    """
+    if _enough(plan, out, trials, plan.ceiling):
+        return [trial for trial in trials if _reaches(trial.short, plan.ceiling)]
     promoted = most_harmful(trials, lambda trial: trial.short, plan.promoted(len(trials)))
     _require_some(promoted, out)
     title = f"longer runs of the worst {len(promoted)}{_so_far(promoted)}"
     cells = {cell_name(t.attack, "longer"): plan.longer(t.attack) for t in promoted}
     yield Stage(title, out / RUNS, cells)
-    return [t._replace(longer=_score(plan, out, t.attack, "longer")) for t in promoted]
+    scores = [_score(plan, out, trial.attack, "longer") for trial in promoted]
+    found = zip(promoted, scores, strict=True)
+    return [trial._replace(promoted=True, longer=score) for trial, score in found]
 
 
 def _full_runs(
@@ -143,10 +150,10 @@ def _full_runs(
 
     One that leaves nothing to be worse, there too, has no rivals.
     """
-    finalists = most_harmful(promoted, lambda trial: trial.longer, FINALISTS)
+    finalists = most_harmful(promoted, _promise, FINALISTS)
     _require_some(finalists, out)
     ceiling = plan.ceiling
-    alone = 1 if _reaches(finalists[0].longer, ceiling) else len(finalists)
+    alone = 1 if _reaches(_promise(finalists[0]), ceiling) else len(finalists)
     first = yield from _held_out_runs(plan, out, finalists[:alone])
     rest = [] if _reaches(first[0].mean, ceiling) else finalists[alone:]
     return first + ((yield from _held_out_runs(plan, out, rest)) if rest else [])
@@ -162,12 +169,17 @@ def _held_out_runs(
     }
     seeds = ", ".join(map(str, plan.held_out))
     # By name, so that a search that is stopped here has already said what it found.
-    named = [f"  {trial.longer:.3f} {on_one_line(trial.attack)}" for trial in finalists]
+    named = [f"  {_promise(trial):.3f} {on_one_line(trial.attack)}" for trial in finalists]
     title = f"the worst {len(finalists)} at full length, held-out seeds {seeds}:"
     yield Stage("\n".join([title, *named]), out / RUNS, cells)
     return [
         t._replace(held_out=held_out_scores(plan, out, t.attack, plan.against)) for t in finalists
     ]
+
+
+def _promise(trial: Trial) -> float | None:
+    """The score that speaks for an attack: of its longer run, if it was to have one."""
+    return trial.longer if trial.promoted else trial.short
 
 
 def _require_some(trials: Sequence[Trial], out: Path) -> None:
