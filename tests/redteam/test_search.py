@@ -28,7 +28,7 @@ from secureafl.core.events import EvaluationEvent
 from secureafl.experiment import Experiment, from_mapping, read_experiment, with_settings
 from secureafl.library.redteaming import search_all
 from secureafl.redteam.effects import effects_of_attacks, effects_of_parts
-from secureafl.redteam.plan import FINALISTS, Plan
+from secureafl.redteam.plan import Plan
 from secureafl.redteam.search import all_stages, stages
 from secureafl.redteam.space import Range, is_backdoor
 from secureafl.settings import short_name
@@ -55,7 +55,12 @@ def test_budget_is_the_number_of_attacks_tried(tmp_path):
     short = [stage for stage in seen if "short" in stage.title]
     assert [len(stage.cells) for stage in short] == [4 + 1, 4, 2], "and one without an attack"
     assert len(outcome["trials"]) == 10
-    assert [len(stage.cells) for stage in seen[3:]] == [4, 2 * (1 + FINALISTS)]
+    assert [len(stage.cells) for stage in seen[3:]] == [4, 2 * (1 + 2)]
+
+
+@pytest.mark.parametrize(("budget", "finalists"), [(1, 2), (30, 2), (36, 3), (64, 4), (200, 4)])
+def test_small_budget_is_not_spent_on_finalists(budget, finalists):
+    assert tiny_plan(budget=budget).finalists == finalists
 
 
 def test_attacks_that_reach_full_length_are_named_with_their_settings(tmp_path):
@@ -63,7 +68,7 @@ def test_attacks_that_reach_full_length_are_named_with_their_settings(tmp_path):
     title, *named = seen[-1].title.splitlines()
     finalists = [trial["attack"] for trial in outcome["trials"] if trial["held_out"]["seeds"]]
     assert title.endswith("seeds 101, 102:")
-    assert len(named) == FINALISTS
+    assert len(named) == len(finalists) == 2
     assert sorted(named) == sorted(f"  0.500 {on_one_line(attack)}" for attack in finalists)
 
 
@@ -114,7 +119,7 @@ def test_finalist_that_leaves_nothing_to_be_worse_has_no_rivals(tmp_path, lost_t
     plan = tiny_plan(budget=10)
     outcome, seen = pretend(plan, tmp_path, worst_at_full_length(plan, lost_there))
     full = [len(stage.cells) for stage in seen if "full length" in stage.title]
-    assert full == ([2 * 2] if lost_there else [2 * 2, 2 * FINALISTS])
+    assert full == ([2 * 2] if lost_there else [2 * 2, 2 * (1 + 1)])
     assert outcome["worst"]["held_out"]["mean"] == 1.0
     assert (outcome["worst"]["attack"]["kind"] == "label_flip") == lost_there
 

@@ -24,7 +24,8 @@ NO_ATTACK: Mapping[str, Any] = {"kind": "none"}
 
 _SHORT, _LONG = 4, 2  # a run of the first and of the second rung: the full length divided by this
 _PROMOTED = 5  # one attack in so many goes on to the second rung
-FINALISTS = 4  # attacks that are run at full length
+_FEW, _MANY, _PER_FINALIST = 2, 4, 12  # finalists of small and of large budgets, which cost most
+LOST = 4  # attacks that leave nothing to be worse, after which a search tries no more
 _TOLERANCE = 0.005  # a score so close to the highest that means anything is as high
 _BATCHES, _LEAST, _MOST = 8, 4, 25  # proposals are asked for in batches; their number and size
 
@@ -91,7 +92,12 @@ class Plan:
 
     def promoted(self, tried: int) -> int:
         """How many of the attacks that were tried are run longer."""
-        return max(FINALISTS, -(-tried // _PROMOTED))
+        return max(_MANY, -(-tried // _PROMOTED))
+
+    @property
+    def finalists(self) -> int:
+        """How many attacks are run at full length."""
+        return max(_FEW, min(_MANY, self.budget // _PER_FINALIST))
 
     @property
     def ceiling(self) -> float:

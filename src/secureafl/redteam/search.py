@@ -21,7 +21,7 @@ from secureafl.experiment import Experiment
 from secureafl.redteam.folder import RUNS, cell_name, claim, score_of
 from secureafl.redteam.optimiser import Optimiser
 from secureafl.redteam.outcome import Trial, held_out_scores, most_harmful, write_outcome
-from secureafl.redteam.plan import FINALISTS, NO_ATTACK, Plan
+from secureafl.redteam.plan import LOST, NO_ATTACK, Plan
 from secureafl.redteam.space import find_space
 from secureafl.toml import on_one_line
 
@@ -109,12 +109,12 @@ def _short_runs(plan: Plan, out: Path, optimiser: Optimiser) -> Generator[Stage,
 
 
 def _enough(plan: Plan, out: Path, trials: Sequence[Trial], ceiling: float) -> bool:
-    """Whether as many attacks as are run at full length do all the harm there is.
+    """Whether enough attacks do all the harm there is.
 
     That means nothing of a rule that learns nothing in a short run: it makes every attack look like
     that.
     """
-    if sum(_reaches(trial.short, ceiling) for trial in trials) < FINALISTS:
+    if sum(_reaches(trial.short, ceiling) for trial in trials) < LOST:
         return False
     without = score_of(out / RUNS / cell_name(NO_ATTACK, "short"), "error")
     return without is not None and without < plan.error_ceiling / 2
@@ -150,7 +150,7 @@ def _full_runs(
 
     One that leaves nothing to be worse, there too, has no rivals.
     """
-    finalists = most_harmful(promoted, _promise, FINALISTS)
+    finalists = most_harmful(promoted, _promise, plan.finalists)
     _require_some(finalists, out)
     ceiling = plan.ceiling
     alone = 1 if _reaches(_promise(finalists[0]), ceiling) else len(finalists)
