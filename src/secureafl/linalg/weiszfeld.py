@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
+ITERATIONS, SMOOTHING = 8, 1e-6
+
 
 def distances_from_median(
     products: Float[Tensor, "n n"],
     weights: Float[Tensor, " n"],
-    iterations: int = 8,
-    smoothing: float = 1e-6,
+    iterations: int = ITERATIONS,
+    smoothing: float = SMOOTHING,
 ) -> Float[Tensor, " n"]:
     """Distance of each vector from the weighted geometric median of all, in float64.
 
