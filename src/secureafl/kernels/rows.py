@@ -1,7 +1,7 @@
 """Rows of tables whose numbers only the device knows: set, drawn as a batch, taken turn by turn.
 
 A round recorded on a GPU costs about as much as it has operations. There each of these is one
-(`note_row`: two) instead of three to nine, with the bits of the plain torch that runs elsewhere.
+(`note_row`: two) instead of three or more, with the bits of the plain torch that runs elsewhere.
 """
 
 from __future__ import annotations
