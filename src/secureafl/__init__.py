@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from secureafl.experiment import Training as Training
     from secureafl.experiment import from_mapping as from_mapping
     from secureafl.experiment import read_experiment as read_experiment
+    from secureafl.kernels.rows import set_row as set_row
     from secureafl.library.export import export_model as export_model
     from secureafl.library.fitting import fit as fit
     from secureafl.library.redteaming import RedTeamResult as RedTeamResult
@@ -86,7 +87,6 @@ if TYPE_CHECKING:
     from secureafl.linalg.vectors import exactly_scaled as exactly_scaled
     from secureafl.linalg.vectors import norm as norm
     from secureafl.linalg.vectors import row as row
-    from secureafl.linalg.vectors import set_row as set_row
     from secureafl.runs.query import results_table as results_table
     from secureafl.runtime.trained_model import TrainedModel as TrainedModel
     from secureafl.runtime.trained_model import load_model as load_model
@@ -115,15 +115,14 @@ _NAMES = {
         "RootData SecantProducts ServerSnapshot ServerView"
     ),
     "experiment": "Evaluation Experiment Training from_mapping read_experiment",
+    "kernels.rows": "set_row",
     "library.export": "export_model",
     "library.fitting": "fit",
     "library.redteaming": "RedTeamResult red_team",
     "library.results": "RunResult RunResults",
     "library.running": "compare run run_grid",
     "linalg.rows": "lower_median masked mean_of median_of",
-    "linalg.vectors": (
-        "choose clipped computed_if cosine exact_norm exactly_scaled norm row set_row"
-    ),
+    "linalg.vectors": "choose clipped computed_if cosine exact_norm exactly_scaled norm row",
     "attacks.trigger": "TriggerAttack",
     "runs.query": "results_table",
     "runtime.trained_model": "TrainedModel load_model",

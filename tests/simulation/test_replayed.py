@@ -2,13 +2,17 @@
 
 import numpy as np
 import pytest
+import torch
 from simulation.on_cpu import recorded_engine
 from simulation.small import run, tiny
+from simulation.spies import SPIES
 
 from secureafl.simulation.replayed import place_models
 from secureafl.simulation.simulator import Simulation
 
 ROUNDS, KEPT = 24, 11
+# These have no other kernels than those of rows.
+DEFENSES = "async_sgd norm_clipping async_defender async_filter catalyst kardam weighted_ctma"
 
 
 def versions(seed, rounds, staleness):
@@ -57,3 +61,14 @@ def test_recorded_run_goes_on_from_any_checkpoint_with_the_same_bits(attack, kep
     assert found == expected[-len(found) :]
     assert len(found) == ROUNDS - KEPT + 1  # the last evaluation
     assert (second.weights == whole.weights).all()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("attack", ["none", "label_flip", *SPIES.values()])
+@pytest.mark.parametrize("defense", DEFENSES.split())
+def test_recorded_run_has_the_bits_of_plain_torch(attack, defense):
+    given = {"attack": attack, "defense": defense, "rounds": 2 * ROUNDS, "device": "cuda"}
+    kinds = "auto", "reference"
+    fused, plain = (Simulation(tiny(kernels=kind, **given)) for kind in kinds)
+    assert run(fused, 2 * ROUNDS) == run(plain, 2 * ROUNDS)
+    assert torch.equal(fused.weights, plain.weights)

@@ -194,6 +194,16 @@ class Server(NamedTuple):
 
         Nothing here looks at a tensor's value, so a GPU can record it.
         """
+        decision, after = self.judge(state, numbers, update, base)
+        if self.optimizer is not None:
+            return self._optimize(after, decision, self.optimizer, numbers[2])
+        weights = moved(state.weights, decision, self.learning_rate)
+        return decision, after._replace(weights=weights)
+
+    def judge(
+        self, state: ServerState, numbers: Int[Tensor, " 3"], update: Tensor, base: Tensor
+    ) -> tuple[Decision, ServerState]:
+        """As `decide`, but the model stays where it is."""
         client, staleness, now = numbers.unbind()
         arrival = Arrival(client, staleness, update, base)
         view = self._view(now, state.weights)
@@ -201,11 +211,7 @@ class Server(NamedTuple):
         if not (decision.bounded or decision.direction is update):  # an update was validated
             short = norm(decision.direction) <= LARGEST_NORM
             decision = decision._replace(ready=decision.ready & short)
-        if self.optimizer is not None:
-            return self._optimize(state._replace(defense=defense), decision, self.optimizer, now)
-        moved = torch.add(state.weights, decision.direction, alpha=-self.learning_rate)
-        weights = choose(decision.ready, moved, state.weights)
-        return decision, state._replace(weights=weights, defense=defense)
+        return decision, state._replace(defense=defense)
 
     def _optimize(
         self, state: ServerState, decision: Decision, optimizer: ServerOptimizer, now: Tensor
@@ -267,6 +273,12 @@ class _AtOnce(NamedTuple):
     ) -> tuple[Decision, ServerState]:
         numbers = (upload.client, state.round - upload.version, state.round)
         return self.server.decide(state, torch.tensor(numbers, device=base.device), update, base)
+
+
+def moved(weights: Float[Tensor, " d"], decision: Decision, rate: float) -> Float[Tensor, " d"]:
+    """The weights after a plain step, or as they are where the decision is not ready for one."""
+    ahead = torch.add(weights, decision.direction, alpha=-rate)
+    return choose(decision.ready, ahead, weights)
 
 
 def validate_norm(length: float, update: Tensor) -> str:

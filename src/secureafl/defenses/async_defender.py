@@ -18,7 +18,8 @@ import torch
 
 from secureafl.core.errors import require
 from secureafl.core.types import Arrival, Decision, ServerView
-from secureafl.linalg.vectors import clipped, cosine, exact_norm, exactly_scaled, row, set_row
+from secureafl.kernels.rows import set_row
+from secureafl.linalg.vectors import clipped, cosine, exact_norm, exactly_scaled, row
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int

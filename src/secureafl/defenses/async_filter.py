@@ -19,9 +19,10 @@ import torch
 
 from secureafl.core.errors import require
 from secureafl.core.types import Arrival, Decision, ServerView
+from secureafl.kernels.rows import set_row
 from secureafl.linalg.kmeans import upper_cluster
 from secureafl.linalg.rows import mean_of
-from secureafl.linalg.vectors import computed_if, exact_norm, row, set_row
+from secureafl.linalg.vectors import computed_if, exact_norm, row
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

@@ -19,7 +19,8 @@ from secureafl.core.errors import require
 from secureafl.core.shares import require_minority, whole_clients
 from secureafl.core.types import Arrival, Decision, ServerView
 from secureafl.kernels.order import order_mean
-from secureafl.linalg.vectors import computed_if, row, set_row
+from secureafl.kernels.rows import set_row
+from secureafl.linalg.vectors import computed_if, row
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int

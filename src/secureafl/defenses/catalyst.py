@@ -18,9 +18,10 @@ import torch
 from secureafl.core.errors import require
 from secureafl.core.shares import require_minority, whole_clients
 from secureafl.core.types import Arrival, Decision, ServerView
+from secureafl.kernels.rows import set_row
 from secureafl.linalg.linkage import closest_majority
 from secureafl.linalg.rows import median_of
-from secureafl.linalg.vectors import computed_if, exact_norm, exactly_scaled, row, set_row
+from secureafl.linalg.vectors import computed_if, exact_norm, exactly_scaled, row
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

@@ -28,10 +28,11 @@ from secureafl.core.random import first_draw, random_uniform
 from secureafl.core.types import Arrival, Decision, Inner, ServerView
 from secureafl.core.uploads import Uploads, no_uploads, with_upload, without_uploads
 from secureafl.kernels.operations import lbfgs_shares
+from secureafl.kernels.rows import set_row
 from secureafl.kernels.tiles import BASE, OWN
 from secureafl.linalg.kmeans import upper_cluster
 from secureafl.linalg.pairwise import inner_products
-from secureafl.linalg.vectors import exact_norm, row, set_row, zero_unless
+from secureafl.linalg.vectors import exact_norm, row, zero_unless
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

@@ -20,7 +20,8 @@ from secureafl.core.errors import require
 from secureafl.core.shares import whole_clients
 from secureafl.core.types import Arrival, Decision, ServerView
 from secureafl.core.uploads import Uploads, no_uploads, with_upload, without_uploads
-from secureafl.linalg.vectors import clipped, exact_norm, exactly_scaled, row, set_row
+from secureafl.kernels.rows import set_row
+from secureafl.linalg.vectors import clipped, exact_norm, exactly_scaled, row
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

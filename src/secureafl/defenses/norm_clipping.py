@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from secureafl.core.types import Arrival, Decision, ServerView
+from secureafl.kernels.rows import set_row
 from secureafl.linalg.rows import lower_median
-from secureafl.linalg.vectors import clipped, exact_norm, set_row
+from secureafl.linalg.vectors import clipped, exact_norm
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

@@ -23,10 +23,11 @@ import torch
 from secureafl.core.errors import require
 from secureafl.core.shares import require_minority, whole_clients
 from secureafl.core.types import Arrival, Decision, ServerView
+from secureafl.kernels.rows import set_row
 from secureafl.kernels.weiszfeld import distances_from_median
 from secureafl.linalg.pairwise import products_along
 from secureafl.linalg.rows import weighted_mean
-from secureafl.linalg.vectors import computed_if, exact_norm, row, set_row
+from secureafl.linalg.vectors import computed_if, exact_norm, row
 from secureafl.linalg.weighted import weighted_median
 
 if TYPE_CHECKING:

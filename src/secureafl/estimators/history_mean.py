@@ -13,8 +13,9 @@ import torch
 
 from secureafl.core.errors import require
 from secureafl.core.types import Arrival, Entry, Inner, SecantProducts
+from secureafl.kernels.rows import set_row
 from secureafl.kernels.tiles import OWN
-from secureafl.linalg.vectors import row, set_row
+from secureafl.linalg.vectors import row
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

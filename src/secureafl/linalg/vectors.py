@@ -22,14 +22,7 @@ def row(matrix: Tensor, index: Int[Tensor, ""]) -> Tensor:
 
 
 def set_row(matrix: Tensor, index: Int[Tensor, ""], value: Tensor, keep: Bool[Tensor, ""]) -> None:
-    """`matrix[index] = value` in place where `keep` holds; on a GPU without a host read.
-
-    >>> table, client = torch.zeros(2), torch.tensor(1)
-    >>> secureafl.set_row(table, client, torch.tensor(7.0), keep=torch.tensor(True))
-    >>> secureafl.set_row(table, client, torch.tensor(8.0), keep=torch.tensor(False))
-    >>> table
-    tensor([0., 7.])
-    """
+    """In plain torch what `kernels.rows.set_row` does."""
     if matrix.device.type == "cpu":  # reading a number costs nothing there
         if keep:
             matrix.select(0, int(index)).copy_(value)

@@ -23,7 +23,7 @@ from secureafl.core.types import (
     RecordableView,
     ServerSnapshot,
 )
-from secureafl.linalg.vectors import row, set_row
+from secureafl.kernels.rows import note_row
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
@@ -58,6 +58,8 @@ class Attackers:
         self.state = self.attack.init(_context(experiment, clients))
         self.recordable = is_recordable(self.attack)  # whether a GPU can record `craft_update`
         self._client_gradients = None if knows == "own" else self._no_gradients(clients.model)
+        heard = malicious | (knows != "colluders")  # from whom it may know a gradient, if from any
+        self._heard = torch.from_numpy(heard).to(self.device)
 
     def _no_gradients(self, model: torch.nn.Module) -> ClientGradients:
         weights = flatten(model)
@@ -88,12 +90,7 @@ class Attackers:
         """
         table = self._client_gradients
         assert table is not None
-        # In few operations, since this is done at every arrival: infinite or NaN is the largest.
-        told = torch.linalg.vector_norm(gradient, torch.inf) < torch.inf
-        if self.attack.knows == "colluders":
-            told = told & row(table.malicious, client)
-        set_row(table.gradients, client, gradient, told)
-        set_row(table.known, client, told, told)
+        note_row(table.gradients, table.known, client, gradient, self._heard)
 
     @property
     def see_server(self) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from secureafl.core.errors import ConfigError
 from secureafl.core.flat_model import FlatModel, flatten, mixes_samples
 from secureafl.core.types import Data
+from secureafl.kernels.rows import draw_batch
 from secureafl.runtime.standardisation import Standardisation
 from secureafl.runtime.tape import Taped
 from secureafl.tasks.faster import fast_gradient
@@ -131,8 +132,12 @@ class Clients:
 
     def batch(self, rows: Int[Tensor, " b"]) -> tuple[Tensor, Tensor]:
         """Standardised inputs and labels of these training samples."""
-        inputs = self._inputs.index_select(0, rows)
-        labels = self.data.train_labels.index_select(0, rows)
+        labels = self.data.train_labels
+        if not self._few:
+            drawn = draw_batch(self._inputs, labels, rows, *self.standardisation)
+            if drawn is not None:
+                return drawn
+        inputs, labels = (tensor.index_select(0, rows) for tensor in (self._inputs, labels))
         return inputs if self._few else self.standardisation(inputs), labels
 
     def refuse_mixing(self) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from secureafl.core.decisions import HostDecision, from_numbers, numbers_of, to_host
 from secureafl.core.server import NORM, Server, ServerState, Upload, name_changing
 from secureafl.core.types import Arrival, Decision
+from secureafl.kernels.rows import move_model, turn_to_next
 from secureafl.linalg.vectors import norm
 from secureafl.simulation.cuda_graph import Reading, Recorded, put_back
 from secureafl.simulation.engine import Eager, Jobs
@@ -51,7 +52,7 @@ class Replayed(Eager):
         self._every_job = torch.cat([jobs, torch.from_numpy(moves).to(jobs)], dim=1)
         self._one_job = self._every_job[:1].clone()
         super().__init__(clients, attackers, server, self._one_job[:, :-2], seed)
-        self._from, self._to = self._one_job[0, -2:].split(1)
+        self._to = self._one_job[0, -1:]
         self._next, self._job = torch.tensor([state.round], device=jobs.device), 0
         self._models = state.weights.new_zeros(int(places.max()) + 1, state.weights.numel())
         for number, model in state.ledger.models().items():
@@ -94,9 +95,8 @@ class Replayed(Eager):
         self._now, self._stepped = now, False
 
     def _turn_to_next(self) -> None:
-        torch.index_select(self._every_job, 0, self._next, out=self._one_job)
-        torch.index_select(self._models, 0, self._from, out=self._base[None])
-        self._next += 1
+        places = (self._models, self._base)
+        turn_to_next(self._next, self._every_job, self._one_job, *places)
 
     def train(self) -> Tensor:
         """See `Eager`."""
@@ -196,12 +196,18 @@ class Replayed(Eager):
         self._expected = reading
 
     def _step_in_place(self, state: ServerState) -> None:
-        decision, after = self._server.decide(state, self._arrivals[0], self._update, self._base)
+        server, given = self._server, (self._arrivals[0], self._update, self._base)
+        plain = server.optimizer is None
+        decision, after = (server.judge if plain else server.decide)(state, *given)
         self._decision = decision
         # Before anything they rest on is overwritten.
         self._numbers.write(numbers_of(decision))
+        if plain:  # in one operation
+            rate = server.learning_rate
+            move_model(state.weights, decision, rate, self._models, self._to)
+        else:
+            self._models.index_copy_(0, self._to, after.weights[None])
         put_back(*(name_changing(s).values() for s in (state, after)))
-        self._models.index_copy_(0, self._to, state.weights[None])
 
 
 def place_models(version: Int[np.ndarray, " rounds"]) -> Int[np.ndarray, " models"]:
