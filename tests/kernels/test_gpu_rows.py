@@ -86,7 +86,7 @@ def test_row_and_flags_may_be_parts_of_others(launched):
         (torch.zeros(3, 4), torch.tensor(1.5)),
         (torch.zeros(3, 4, dtype=torch.float64), torch.ones(4)),
         (torch.zeros(4, 3).T, torch.ones(4)),
-        (torch.zeros(3, 4), torch.ones(8)[::2]),
+        (torch.zeros(3, 4), torch.ones(8, device=DEVICE)[::2]),
     ],
 )
 def test_what_no_kernel_copies_is_set_all_the_same(table, value, launched):
