@@ -83,17 +83,18 @@ def test_row_and_flags_may_be_parts_of_others(launched):
 @pytest.mark.parametrize(
     ("table", "value"),
     [
-        (torch.zeros(3, 4), torch.tensor(1.5)),
+        (torch.zeros(3, 4), torch.tensor([1.5])),
         (torch.zeros(3, 4, dtype=torch.float64), torch.ones(4)),
         (torch.zeros(4, 3).T, torch.ones(4)),
-        (torch.zeros(3, 4), torch.ones(8, device=DEVICE)[::2]),
+        (torch.zeros(3, 4), torch.ones(8)),
     ],
 )
 def test_what_no_kernel_copies_is_set_all_the_same(table, value, launched):
-    table = table.to(DEVICE)
-    rows.set_row(table, there(1), value.to(DEVICE), there(True))
+    table, value = table.to(DEVICE), value.to(DEVICE)
+    value = value[::2] if len(value) == 8 else value  # there: a copy would be contiguous
+    rows.set_row(table, there(1), value, there(True))
     expected = torch.zeros(table.shape, dtype=table.dtype)
-    expected[1] = value
+    expected[1] = value.cpu()
     assert torch.equal(table.cpu(), expected)
     assert launched == []
 

@@ -32,6 +32,7 @@ from secureafl.redteam.plan import Plan
 from secureafl.redteam.search import all_stages, stages
 from secureafl.redteam.space import Range, is_backdoor
 from secureafl.settings import short_name
+from secureafl.simulation.simulator import Simulation
 from secureafl.tasks import FashionMnist
 from secureafl.toml import on_one_line
 
@@ -339,13 +340,37 @@ def test_search_that_cannot_go_on_does_not_stop_the_others(tmp_path):
 
 
 def test_attacks_that_carry_out_the_defence_are_begun_first(tmp_path):
-    plans = {tmp_path / name: tiny_plan(budget=60) for name in "ab"}
+    plans = {tmp_path / str(k): tiny_plan(budget=60, base={"malicious": k}) for k in (1, 2)}
     places = []
     for stage in made_up(all_stages(plans), lambda number, experiment: 0.5):
         informed = [cell.attack.knows == "defense" for cell in stage.cells.values()]
         assert informed == sorted(informed, reverse=True)
         places += [k for k, cell in enumerate(informed) if cell]
     assert {0, 1} <= set(places), "of both searches"
+
+
+def test_share_of_malicious_clients_changes_nothing_without_an_attack():
+    fast = {"kind": "uniform", "malicious_pace": 3.0}
+    made = [tiny(attack="none", malicious=k, rounds=40, arrivals=fast) for k in (0, 2)]
+    runs = [Simulation(experiment) for experiment in made]
+    for run in runs:
+        list(run.turns())
+    assert (runs[0].weights == runs[1].weights).all()
+
+
+def test_searches_side_by_side_share_the_runs_without_an_attack(tmp_path):
+    shares = {tmp_path / str(share): tiny_plan(base={"malicious": share}) for share in (1, 2)}
+    figures = itertools.count(1)
+    seen = list(made_up(all_stages(shares), lambda n, e: next(figures) / 1000))
+    ran = [name for stage in seen for name in stage.cells if "none" in name]
+    names = ["none-short", "none-seed101", "none-seed102"]
+    assert sorted(ran) == sorted(f"1/runs/{name}" for name in names)
+    clean = [found_in(out)["without_attack"] for out in shares]
+    assert clean[0] == clean[1]
+    for name in names:
+        one, other = ((out / "runs" / name / "result.json").read_bytes() for out in shares)
+        assert one == other
+    assert not list(tmp_path.glob("*/runs/.*"))
 
 
 def test_nothing_runs_if_one_of_the_folders_is_in_use(tmp_path):

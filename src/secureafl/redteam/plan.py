@@ -131,6 +131,8 @@ class Plan:
         rounds, mapping = max(1, self.base.rounds // divisor), to_mapping(self.base)
         if divisor > 1:  # only the late evaluations count, and the others cost time
             mapping["evaluation"] |= {"every": rounds}
+        if attack == NO_ATTACK:  # then nobody is malicious, and one run is enough for every share
+            mapping["malicious"] = 0
         return from_mapping({**mapping, "attack": dict(attack), "seed": seed, "rounds": rounds})
 
     def to_mapping(self) -> dict[str, Any]:

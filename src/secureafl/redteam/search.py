@@ -12,17 +12,19 @@ search alone leaves a GPU idle for much of its time.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from secureafl.core.errors import RunError
-from secureafl.experiment import Experiment
+from secureafl.experiment import Experiment, to_mapping
 from secureafl.redteam.folder import RUNS, cell_name, claim, score_of
 from secureafl.redteam.optimiser import Optimiser
 from secureafl.redteam.outcome import Trial, held_out_scores, most_harmful, write_outcome
 from secureafl.redteam.plan import LOST, NO_ATTACK, Plan
 from secureafl.redteam.space import find_space
+from secureafl.runs.layout import RESULT
 from secureafl.toml import on_one_line
 
 
@@ -43,7 +45,9 @@ def all_stages(plans: Mapping[Path, Plan]) -> Iterator[Stage]:
     failures: list[str] = []
     current = {out: next(one) for out, one in searches.items()}  # an error here: nothing has run
     while current:
-        yield _merged(current, with_names=len(plans) > 1)
+        stage, twins = _merged(current, with_names=len(plans) > 1)
+        yield stage
+        _copy(twins)
         found = {out: _advance(one, failures) for out, one in searches.items()}
         current = {out: stage for out, stage in found.items() if stage}
     if failures:
@@ -59,8 +63,14 @@ def _advance(search: Iterator[Stage], failures: list[str]) -> Stage | None:
         return None
 
 
-def _merged(current: Mapping[Path, Stage], with_names: bool) -> Stage:
-    """One stage of the stages of several searches; their runs stay where they are."""
+def _merged(
+    current: Mapping[Path, Stage], with_names: bool
+) -> tuple[Stage, list[tuple[Path, Path]]]:
+    """One stage of the stages of several searches; their runs stay where they are.
+
+    Of runs that are the same, as those without an attack, one is made; the others, which come with
+    it in pairs, are to be copies.
+    """
     titles = [f"{out.name}: {s.title}" if with_names else s.title for out, s in current.items()]
     cells = {
         stage.folder.absolute() / name: cell
@@ -70,8 +80,21 @@ def _merged(current: Mapping[Path, Stage], with_names: bool) -> Stage:
     folder = Path(os.path.commonpath([stage.folder.absolute() for stage in current.values()]))
     # Attacks that carry out the defence take longest; begun last, everybody would wait for them.
     order = sorted(cells, key=lambda run: cells[run].attack.knows != "defense")
-    named = {run.relative_to(folder).as_posix(): cells[run] for run in order}
-    return Stage("\n".join(titles), folder, named)
+    first: dict[str, Path] = {}
+    twins = [(first.setdefault(repr(to_mapping(cells[run])), run), run) for run in order]
+    named = {run.relative_to(folder).as_posix(): cells[run] for run in first.values()}
+    return Stage("\n".join(titles), folder, named), [pair for pair in twins if len({*pair}) > 1]
+
+
+def _copy(twins: Sequence[tuple[Path, Path]]) -> None:
+    """Copy finished runs to where the same run is wanted, at once or not at all."""
+    for made, wanted in twins:
+        if (made / RESULT).is_file() and not (wanted / RESULT).is_file():
+            unfinished = wanted.with_name(f".{wanted.name}")
+            for leftover in (unfinished, wanted):
+                shutil.rmtree(leftover, ignore_errors=True)
+            shutil.copytree(made, unfinished)
+            unfinished.rename(wanted)
 
 
 def stages(plan: Plan, out: Path) -> Iterator[Stage]:
