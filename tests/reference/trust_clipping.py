@@ -174,7 +174,8 @@ class TrustClippingServer:
     def _remember(self, seen, away, distance):
         client, first = seen.client, seen.client not in self.histories
         radius = lower_median(list(self.recent.values())) ** 2
-        clipped = self.centre + unit(away) * min(distance, radius)
+        # What is not clipped is as it came: of two uploads of zeros rounding would be all there is.
+        clipped = self.centre + unit(away) * radius if distance > radius else seen.gradient
         nothing = {"mean": 0.0, "variance": 0.0, "count": 0}
         mine = self.curvature.setdefault(client, (dict(nothing), dict(nothing)))
         if not first:
