@@ -86,6 +86,29 @@ def test_search_ends_when_four_attacks_leave_nothing_to_be_worse(tmp_path, again
     assert [t["number"] for t in outcome["trials"] if t["held_out"]["seeds"]] == [6]
 
 
+@pytest.mark.parametrize(("lost", "tried"), [(3, 20), (4, 4)])
+def test_fewer_than_four_such_attacks_do_not_end_it(tmp_path, lost, tried):
+    figures = itertools.chain([0.95] * lost, itertools.repeat(0.2))
+    plan = tiny_plan(budget=20)
+    outcome, _ = pretend(
+        plan, tmp_path, lambda n, e: 0.1 if short_name(e.attack) == "none" else next(figures)
+    )
+    assert len(outcome["trials"]) == tried
+
+
+def test_attack_that_fails_in_its_longer_run_gets_no_further(tmp_path):
+    def fails_later(number, experiment):
+        kind = short_name(experiment.attack)
+        if kind == "label_flip":
+            return 0.6 if experiment.rounds == 8 else None  # worse than all others, in short runs
+        return 0.3
+
+    outcome, seen = pretend(tiny_plan(), tmp_path, fails_later)
+    assert "label_flip" in kinds(seen[-2])
+    assert "label_flip" not in kinds(seen[-1])
+    assert outcome["worst"]["held_out"]["mean"] == 0.3
+
+
 def test_search_goes_on_where_no_short_run_has_learned(tmp_path):
     plan = tiny_plan(budget=10)
     outcome, _ = pretend(plan, tmp_path, lambda n, e: 1.0)
