@@ -26,9 +26,7 @@ def inner_products(
     """Inner products of all pairs of rows minus `origin`, in float64: squares overflow float32."""
     total = rows.new_zeros(len(rows), len(rows), dtype=torch.float64)
     for start in range(0, rows.shape[1], _BLOCK):
-        part = rows[:, start : start + _BLOCK].double()
-        if origin is not None:
-            part = part - origin[start : start + _BLOCK]
+        part = _part(rows, slice(start, start + _BLOCK), origin)
         total = total + part @ part.T
     return (total + total.T) / 2
 
@@ -42,11 +40,16 @@ def products_along(
     total = rows.new_zeros(len(rows), dtype=torch.float64)
     for start in range(0, rows.shape[1], _BLOCK):
         block = slice(start, start + _BLOCK)
-        part = rows[:, block].double()
-        if origin is not None:
-            part = part - origin[block]
-        total = total + part @ vector[block].double()
+        total = total + _part(rows, block, origin) @ vector[block].double()
     return total
+
+
+def _part(
+    rows: Float[Tensor, "n d"], block: slice, origin: Float[Tensor, " d"] | None
+) -> Float[Tensor, "n block"]:
+    """Some coordinates of the rows minus `origin`, in float64."""
+    # The difference turns them into float64 as it reads them, without a pass of its own.
+    return rows[:, block].double() if origin is None else rows[:, block] - origin[block].double()
 
 
 def squared_distances(

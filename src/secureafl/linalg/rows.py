@@ -63,7 +63,7 @@ def deviation_of(
     """Standard deviation of each coordinate of the chosen rows around their mean, in float64."""
     weights, blocks = chosen / chosen.sum().clamp(min=1).double(), []
     for part, centre in zip(rows.split(_BLOCK, dim=1), mean.split(_BLOCK), strict=True):
-        blocks.append((weights @ (part.double() - centre).square()).sqrt())
+        blocks.append((weights @ (part - centre.double()).square()).sqrt())
     return torch.cat(blocks)
 
 
