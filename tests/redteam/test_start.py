@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from pathlib import Path
 
 import pytest
 from redteam.small import pretend, tiny_plan
@@ -84,6 +85,7 @@ def test_printed_command_and_entry_have_the_attacks():
         ),
         ({"kind": "alie", "z": -1.0}, "give 0 or more deviations"),
         ("no/such/file.json", "start-from 'no/such/file.json': no table, file or folder"),
+        (Path(__file__).parent, "redteam': a folder without outcomes; give a table"),
         ("{ kind = ", "start-from '{ kind = ': no table, file or folder"),
     ],
 )

@@ -46,9 +46,11 @@ def _named(source: Source, wanted: tuple[str, Against]) -> Sequence[Mapping[str,
     path = Path(source)
     if path.is_file():
         return [_worst(path, read_json(path))]
-    if not path.is_dir():
-        raise ConfigError(f"start-from {str(source)!r}: no table, file or folder; {_REMEDY}")
-    outcomes = {file: read_json(file) for file in sorted(path.glob("*.json"))}
+    files = sorted(path.glob("*.json"))
+    if not files:
+        what = "a folder without outcomes" if path.is_dir() else "no table, file or folder"
+        raise ConfigError(f"start-from {str(source)!r}: {what}; {_REMEDY}")
+    outcomes = {file: read_json(file) for file in files}
     return [_worst(file, one) for file, one in outcomes.items() if _goal(file, one) == wanted]
 
 
