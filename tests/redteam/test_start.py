@@ -79,6 +79,7 @@ def test_printed_command_and_entry_have_the_attacks():
     [
         ({"kind": "nonsense"}, "attack 'nonsense'; this search has label_flip"),
         ({"z": 1.0}, "attack None"),
+        ("{ kind = ['alie'] }", r"attack \['alie'\]"),
         (
             {"kind": "alie", "factor": 2.0},
             "setting factor is not searched; of alie these are searched: z",

@@ -132,7 +132,7 @@ def complete(attack: Mapping[str, Any], space: Space) -> dict[str, Any]:
     """
     given = {name: value for name, value in attack.items() if name != "kind"}
     kind = attack.get("kind")
-    if kind not in space:
+    if not isinstance(kind, str) or kind not in space:
         raise ConfigError(f"start-from: attack {kind!r}; this search has {', '.join(space)}")
     made = _settings(kind, space[kind], given)
     if others := [name for name in given if name not in made]:
