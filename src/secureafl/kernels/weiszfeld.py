@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-MOST = 128  # vectors: all numbers of a warp and all products of a row are gone through by one block
+MOST = 128  # vectors: one block goes through all their products, more would take it too long
 
 
 def distances_from_median(

@@ -154,8 +154,9 @@ def _longer_runs(
 
     Where enough of them leave nothing to be worse, there is nothing to choose: none is run.
     """
-    if _enough(plan, out, trials, plan.ceiling):
-        return [trial for trial in trials if _reaches(trial.short, plan.ceiling)]
+    ceiling = plan.ceiling
+    if _enough(plan, out, trials, ceiling):
+        return [trial for trial in trials if _reaches(trial.short, ceiling)]
     promoted = most_harmful(trials, lambda trial: trial.short, plan.promoted(len(trials)))
     _require_some(promoted, out)
     title = f"longer runs of the worst {len(promoted)}{_so_far(promoted)}"
