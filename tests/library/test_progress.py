@@ -59,6 +59,17 @@ def test_only_running_cells_have_bars_and_not_too_many(clock):
         assert "cell19  TER 0.250" in shown
 
 
+def test_all_runs_that_are_known_by_now_are_counted(clock):
+    console, rounds = Console(file=io.StringIO(), force_terminal=True, width=120), {"a": 100}
+    with Bars(console, rounds) as bars:
+        bars.tell(update("a", "running", 50))
+        rounds["b"] = 300
+        bars.tell(update("a", "finished", 100))
+        (whole,) = [task for task in bars._progress.tasks if "done" in task.description]
+        assert (whole.completed, whole.total) == (100, 400)
+        assert whole.description.startswith("1/2 cells done")
+
+
 def test_without_a_terminal_there_is_a_line_now_and_then(clock):
     console = Console(file=io.StringIO(), width=120)
     with Lines(console, {"a": 100, "b": 100}) as lines:

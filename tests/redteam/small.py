@@ -56,11 +56,12 @@ def made_up(stages, score):
         for name, experiment in stage.cells.items():
             figure = score(number, experiment)
             if figure is not None:
-                _write_result(stage.folder / name, figure)
+                write_result(stage.folder / name, figure)
         yield stage
 
 
-def _write_result(run, figure):
+def write_result(run, figure):
+    """Leave what a run leaves that ended with this score."""
     run.mkdir(parents=True, exist_ok=True)
     late = figure if math.isfinite(figure) else None
     metrics = {metric: {"late_mean": late} for metric in ("ter", "asr")}

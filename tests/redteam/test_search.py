@@ -23,7 +23,13 @@ from secureafl.cli.given import settings_given
 from secureafl.cli.redteam import _bases
 from secureafl.core.errors import ConfigError, RunError
 from secureafl.core.events import EvaluationEvent
-from secureafl.experiment import Experiment, from_mapping, read_experiment, with_settings
+from secureafl.experiment import (
+    Experiment,
+    from_mapping,
+    read_experiment,
+    to_mapping,
+    with_settings,
+)
 from secureafl.library.redteaming import search_all
 from secureafl.redteam.effects import effects_of_attacks, effects_of_parts
 from secureafl.redteam.plan import Plan
@@ -87,9 +93,13 @@ def test_search_ends_when_four_attacks_leave_nothing_to_be_worse(tmp_path, again
 def test_fewer_than_four_such_attacks_do_not_end_it(tmp_path, lost, tried):
     figures = itertools.chain([0.95] * lost, itertools.repeat(0.2))
     plan = tiny_plan(budget=20)
-    outcome, _ = pretend(
-        plan, tmp_path, lambda n, e: 0.1 if short_name(e.attack) == "none" else next(figures)
-    )
+
+    def some_lost(number, experiment):
+        if short_name(experiment.attack) == "none":
+            return 0.1
+        return 0.95 if experiment.rounds == plan.base.rounds else next(figures)
+
+    outcome, _ = pretend(plan, tmp_path, some_lost)
     assert len(outcome["trials"]) == tried
 
 
@@ -140,9 +150,27 @@ def test_finalist_that_leaves_nothing_to_be_worse_has_no_rivals(tmp_path, lost_t
     plan = tiny_plan(budget=10)
     outcome, seen = pretend(plan, tmp_path, worst_at_full_length(plan, lost_there))
     full = [len(stage.cells) for stage in seen if "full length" in stage.title]
-    assert full == ([2 * 2] if lost_there else [2 * 2, 2 * (1 + 1)])
+    assert full == ([2 * 2] if lost_there else [2 * 2, 2 * 2])
     assert outcome["worst"]["held_out"]["mean"] == 1.0
     assert (outcome["worst"]["attack"]["kind"] == "label_flip") == lost_there
+    assert len(outcome["trials"]) == (4 if lost_there else 10), "else there is more to search for"
+
+
+def test_search_that_went_on_tries_other_attacks_at_full_length(tmp_path):
+    plan, tried = tiny_plan(budget=10), []
+
+    def mild_at_full_length(number, experiment):
+        if short_name(experiment.attack) == "none":
+            return 0.1
+        if experiment.rounds == plan.base.rounds:
+            tried.append(on_one_line(to_mapping(experiment)["attack"]))
+            return 0.3
+        return 1.0
+
+    outcome, seen = pretend(plan, tmp_path, mild_at_full_length)
+    assert [len(set(tried[:2])), len(set(tried))] == [1, 1 + plan.finalists]
+    assert ["short" in s.title or "longer" in s.title for s in seen[2:5]] == [True, True, True]
+    assert sum(t["held_out"]["mean"] == 0.3 for t in outcome["trials"]) == 1 + plan.finalists
 
 
 def test_ceiling_is_what_naming_the_most_common_label_gives():
@@ -318,7 +346,7 @@ def test_folder_of_the_data_is_no_part_of_what_is_told():
 
 def test_order_in_which_runs_end_does_not_matter(tmp_path, monkeypatch, whole, capsys):
     def backwards(cells, out, *rest, **more):
-        return engine_here(dict(reversed(cells.items())), out, *rest, **more)
+        return engine_here(dict(reversed([*cells.items()])), out, *rest, **more)
 
     monkeypatch.setattr("secureafl.library.running.find_engine", lambda name: backwards)
     search_all({tmp_path: tiny_plan()}, "local", 0, 60.0, quiet=False)

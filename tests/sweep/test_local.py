@@ -86,6 +86,37 @@ def test_slow_cell_leaves_nobody_idle(crew, tmp_path):
     assert [len(process.taken) for process in crew] == [1, 10]
 
 
+def test_cells_that_come_later_are_run_while_others_are(crew, tmp_path):
+    cells = tiny_grid(rounds=[1, 80]).cells()
+    later = tiny_grid(rounds=[1], seed=[1, 2, 3]).cells()
+    order = []
+    for update in run_sweep(local.run_cells, cells, tmp_path, 2):
+        order.append(update.cell)
+        if later:
+            name = next(iter(later))
+            cells[name] = later.pop(name)
+    assert order == ["rounds1", "rounds1-seed1", "rounds1-seed2", "rounds1-seed3", "rounds80"]
+    assert len(crew) == 2
+
+
+def test_engine_that_does_not_look_for_more_cells_is_called_once_more(tmp_path):
+    cells, asked = tiny_grid(seed=[1]).cells(), []
+
+    def engine(cells, out, workers, checkpoint_seconds, apart=False):
+        asked.append(list(cells))
+        for cell in list(cells):
+            state = "failed" if cell == "seed1" and not apart else "finished"
+            yield Update(cell, RunProgress(), state)
+
+    ends = []
+    for update in run_sweep(engine, cells, tmp_path):
+        ends.append((update.cell, update.state))
+        if len(ends) == 1:
+            cells |= tiny_grid(seed=[2]).cells()
+    assert ends == [("seed1", "waiting"), ("seed1", "finished"), ("seed2", "finished")]
+    assert asked == [["seed1"], ["seed1"], ["seed2"]]
+
+
 def test_apart_no_two_cells_share_a_process(crew, tmp_path):
     cells = tiny_grid(rounds=[1], seed=list(range(5))).cells()
     list(local.run_cells(cells, tmp_path, 6, 60.0, apart=True))

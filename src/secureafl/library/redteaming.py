@@ -28,11 +28,12 @@ from secureafl.library.running import (
 )
 from secureafl.redteam.folder import OUTCOME, TRIALS, WORST
 from secureafl.redteam.plan import Against, Plan, fast_settings
-from secureafl.redteam.search import all_stages
+from secureafl.redteam.side_by_side import SideBySide
 from secureafl.redteam.start import Source, with_start
 from secureafl.runs.layout import read_json
 from secureafl.runtime.loading import shared_data
 from secureafl.settings import name_for_files
+from secureafl.sweep.cells import Update
 from secureafl.sweep.engines import EngineName
 from secureafl.sweep.grid import cross
 from secureafl.sweep.local import kept_processes
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     import pandas
 
     from secureafl.presentation.plotting import NotebookFigure
+
+_AHEAD = 32  # runs that wait for their turn, unless told how many are made at a time
 
 
 def red_team(
@@ -102,15 +105,22 @@ def search_all(
     checkpoint_seconds: float,
     quiet: bool,
 ) -> None:
-    """Carry out searches that advance together, each in its folder, with the result it has alone.
+    """Carry out searches side by side, each in its folder, with the result it has alone.
 
     The same call goes on after a stop.
     """
+    searches = SideBySide(plans, workers or _AHEAD)
+
+    def go_on(update: Update) -> list[str]:
+        searches.tell(update)
+        return [] if quiet else searches.begun()
+
     with kept_processes(), shared_data():
-        for stage in all_stages(plans):
-            if not quiet:
-                print(stage.title, file=sys.stderr)
-            run_cells(stage.cells, stage.folder, engine, workers, checkpoint_seconds, quiet)
+        if not quiet:
+            print(*searches.begun(), sep="\n", file=sys.stderr)
+        given = (searches.cells, searches.folder, engine, workers, checkpoint_seconds, quiet)
+        run_cells(*given, go_on=go_on)
+    searches.require_all()
 
 
 def _base(

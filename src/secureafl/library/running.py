@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -197,18 +197,25 @@ def run_cells(
     quiet: bool,
     failed: dict[str, str] | None = None,
     callbacks: Sequence[Callback] = (),
+    go_on: Callable[[Update], Sequence[str]] = lambda update: (),
 ) -> list[str]:
     """Run the cells that have no result yet; return the names of all that are finished.
 
-    Why others failed is put into `failed`, or said where there is none.
+    Why others failed is put into `failed`, or said where there is none. `go_on` is told every
+    update; it may add to the cells, and returns what to say.
     """
     states: dict[str, str] = {}
     start, runs = find_engine(engine), {folder / k: one_thread(cell) for k, cell in cells.items()}
+    rounds = {name: cell.rounds for name, cell in cells.items()}
     with (
-        make_display({name: cell.rounds for name, cell in cells.items()}, quiet) as display,
+        make_display(rounds, quiet) as display,
         Following(require_callbacks(callbacks), runs, display.note) as following,
     ):
         for update in run_sweep(start, cells, folder, workers, checkpoint_seconds):
+            for line in go_on(update):
+                display.note(line)
+            if len(cells) > len(rounds):
+                rounds |= {name: cell.rounds for name, cell in cells.items()}
             display.tell(update)
             following.look(folder / update.cell)
             states[update.cell] = update.state

@@ -19,7 +19,10 @@ _ROWS = 16  # runs that get a bar of their own
 
 
 def make_display(rounds: Mapping[str, int], quiet: bool) -> Silent | Lines | Bars:
-    """Return the display that fits the terminal; `rounds` are those of each run, by its name."""
+    """Return the display that fits the terminal; `rounds` are those of each run, by its name.
+
+    There may be more of these later.
+    """
     console = Console(stderr=True)
     if quiet:
         return Silent(console)
@@ -150,7 +153,8 @@ class Bars:
         """Take in an update of one run, and move the bars."""
         self._count.add(update)
         done, text = self._count.rounds, self._count.describe()
-        self._progress.update(self._all, completed=done, description=text)
+        total = sum(self._rounds.values())
+        self._progress.update(self._all, completed=done, total=total, description=text)
         if len(self._rounds) > 1:
             self._move_row(update)
 

@@ -40,7 +40,6 @@ class Trial(NamedTuple):
     attack: Mapping[str, Any]
     short: float | None
     longer: float | None = None
-    promoted: bool = False  # to a longer run
     held_out: BySeed | None = None
 
     @property

@@ -58,6 +58,20 @@ def _finished_before(cell: str, experiment: Experiment, path: Path) -> Update:
     return Update(cell, RunProgress(round=experiment.rounds), "finished")
 
 
+class Supply:
+    """The cells of a sweep for an engine, of which there may be more while it runs."""
+
+    def __init__(self, cells: Mapping[str, Experiment], out: Path) -> None:
+        """`cells` is looked at again each time."""
+        self._cells, self._out, self._seen = cells, out, set[str]()
+
+    def new(self) -> tuple[list[Update], list[Task]]:
+        """What has come since the last time: updates of what was finished before, and tasks."""
+        fresh = {name: self._cells[name] for name in [*self._cells] if name not in self._seen}
+        self._seen |= fresh.keys()
+        return unfinished(fresh, self._out)
+
+
 class RunningCell:
     """A run that shares its process with others; its updates go to `tell`."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -28,7 +28,9 @@ class Engine(Protocol):
     ) -> Generator[Update, None, None]:
         """Run `workers` cells at a time; 0: as many as the engine thinks fit.
 
-        Each cell ends with one update that is not "running". Closing the generator stops them.
+        There may be more `cells` after an update; an engine that does not look for them is called
+        once more. Each cell ends with one update that is not "running". Closing the generator stops
+        them.
         `apart`: none shares a process with another, which might have brought it down.
         """
         ...
@@ -37,6 +39,25 @@ class Engine(Protocol):
 def find_engine(name: EngineName) -> Engine:
     """Return the engine of that name; the packages it needs are imported when it runs."""
     return importlib.import_module(f"secureafl.sweep.{name}").run_cells
+
+
+class _Left(Mapping[str, Experiment]):
+    """The cells that have not ended, of all that there are by now, each with its threads."""
+
+    def __init__(self, cells: Mapping[str, Experiment]) -> None:
+        self._cells, self._ended = cells, set[str]()
+
+    def end(self, name: str) -> None:
+        self._ended.add(name)
+
+    def __getitem__(self, name: str) -> Experiment:
+        return one_thread(self._cells[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in [*self._cells] if name not in self._ended)
+
+    def __len__(self) -> int:
+        return len(self._cells) - len(self._ended)
 
 
 def run_sweep(
@@ -48,19 +69,24 @@ def run_sweep(
 ) -> Generator[Update, None, None]:
     """Run the cells that have no result yet; one that fails is tried once more, after the others.
 
-    What is in `out` decides what is left to do, so the same call after a kill goes on.
+    Who takes the updates may add to `cells` after each. What is in `out` decides what is left to
+    do, so the same call after a kill goes on.
     """
-    cells = {name: one_thread(cell) for name, cell in cells.items()}
-    again: dict[str, Experiment] = {}
-    with contextlib.closing(engine(cells, out, workers, checkpoint_seconds)) as updates:
-        for update in updates:
-            if update.state in ("failed", "stopped"):
-                again[update.cell] = cells[update.cell]
-                yield update._replace(state="waiting")
-            else:
-                yield update
-    if again:
-        yield from engine(again, out, workers, checkpoint_seconds, apart=True)
+    left, ended = _Left(cells), True
+    while left and ended:
+        again: dict[str, Experiment] = {}
+        ended = False
+        with contextlib.closing(engine(left, out, workers, checkpoint_seconds)) as updates:
+            for update in updates:
+                failed = update.state in ("failed", "stopped")
+                if failed:
+                    again[update.cell] = left[update.cell]
+                if failed or update.state == "finished":
+                    left.end(update.cell)
+                    ended = True
+                yield update._replace(state="waiting") if failed else update
+        if again:
+            yield from engine(again, out, workers, checkpoint_seconds, apart=True)
 
 
 def one_thread(experiment: Experiment) -> Experiment:

@@ -20,7 +20,7 @@ from secureafl.experiment import Experiment
 from secureafl.runtime.devices import choose_device
 from secureafl.runtime.loading import shared_data
 from secureafl.simulation.run import Recording
-from secureafl.sweep.cells import RunningCell, Task, Update, stop_signals, unfinished
+from secureafl.sweep.cells import RunningCell, Supply, Task, Update, stop_signals
 from secureafl.sweep.sharing import shared_gpu
 from secureafl.sweep.tally import RunProgress
 
@@ -80,10 +80,11 @@ def run_cells(
 
     `workers` run at a time (0: as many as fit): each in a process or, on a GPU, by turns in a few
     processes, because one alone cannot keep a GPU busy; `apart` forbids that. Who has ended a cell
-    gets the next. One cell that fails does not stop the others. Closing the iterator stops the
-    workers; each cell saves a checkpoint first.
+    gets the next, also of those that are added to `cells` after an update. One cell that fails does
+    not stop the others. Closing the iterator stops the workers; each cell saves a checkpoint first.
     """
-    updates, waiting = unfinished(cells, out)
+    supply = Supply(cells, out)
+    updates, waiting = supply.new()
     yield from updates
     on_gpu = any(_uses_gpu(experiment) for experiment in cells.values())
     workers = workers or max(default_workers(cell.device) for cell in cells.values())
@@ -92,10 +93,12 @@ def run_cells(
         shared = crew.share_gpu() if on_gpu and waiting else False
         processes = min(workers, _gpu_processes(shared)) if on_gpu else workers
         at_a_time = processes if apart else workers
-        yield from _carry_out(waiting, crew.running, at_a_time, processes, checkpoint_seconds)
+        given = (supply, waiting, crew.running, at_a_time, processes, checkpoint_seconds)
+        yield from _carry_out(*given)
 
 
 def _carry_out(
+    supply: Supply,
     waiting: list[Task],
     running: dict[Any, _Worker],
     workers: int,
@@ -110,6 +113,9 @@ def _carry_out(
                     _start(running, checkpoint_seconds)
                 _deal(waiting.pop(0), running)
             yield from _next_updates(running)
+            updates, more = supply.new()
+            waiting += more
+            yield from updates
     except BaseException:
         _stop(running)
         raise
