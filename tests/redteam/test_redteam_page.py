@@ -13,6 +13,9 @@ from secureafl.report.redteam import headline, read_outcome, write_redteam
 from secureafl.settings import short_name
 
 
+REGRESSION = "reference.tiny_task:TinyRegression"
+
+
 def read(folder):
     return read_outcome(folder / "redteam.json", folder / "trials.json")
 
@@ -95,6 +98,17 @@ def test_command_searches_for_several_defences_side_by_side(file, monkeypatch):
     assert "kardam, malicious 0.25: worst TER" in out
 
 
+def test_command_searches_for_errors_and_backdoors_side_by_side(file, monkeypatch):
+    monkeypatch.setattr("secureafl.library.running.find_engine", lambda name: engine_here)
+    words = ("--against", "error,asr", "--budget", 1, "--seeds", "101", "--out", "found")
+    code, out, err = file.run_here("redteam", "kardam", "small.toml", *words)
+    assert code == 0, err
+    goals = {path.name.rpartition("-")[2] for path in (file.folder / "found").iterdir()}
+    assert goals == {"error", "asr"}
+    assert "worst TER" in out
+    assert "worst ASR" in out
+
+
 def test_each_defence_is_searched_with_each_share():
     found = _bases(["kardam", "secure_afl"], [0.2, 0.4], None, {"defense.alpha": 0.7}, True)
     named = [(short_name(base.defense), base.malicious, base.rounds) for base in found]
@@ -116,9 +130,22 @@ def test_each_defence_is_searched_with_each_share():
         (("kardam", "--seeds", "0-2"), "seed 0, 1 is used in the search and is not held out"),
         (("kardam", "--seeds", "many"), "seeds 'many': give them as 0-4"),
         (
-            ("kardam", "--against", "asr", "--set", "task=reference.tiny_task:TinyRegression"),
+            ("kardam", "--against", "asr", "--set", f"task={REGRESSION}"),
             "a backdoor needs classes, and this task has none",
         ),
+        (
+            (
+                "kardam",
+                "--against",
+                "error,asr",
+                "--set",
+                "task=reference.tiny_task:TinyRegression",
+            ),
+            "a backdoor needs classes, and this task has none",
+        ),
+        (("kardam", "--against", "loss"), "against 'loss': choose error or asr, or error,asr"),
+        (("kardam", "--against", ""), "against '': choose error or asr"),
+        (("kardam", "--against", "asr,asr"), "two searches would have the same name"),
         (("kardam", "--set", "attack_from=20"), "attack_from = 20: give a round from 0 to 7"),
         (("kardam", "--set", "defense.windo=2"), "none of the cells has it"),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
@@ -16,7 +16,7 @@ from secureafl.library.shipped import find_file
 
 if TYPE_CHECKING:
     from secureafl.experiment import Experiment
-    from secureafl.redteam.plan import Plan
+    from secureafl.redteam.plan import Against, Plan
 
 EXAMPLE = (
     "Example: secureafl redteam trust_clipping --malicious 0.2 --budget 200, "
@@ -49,8 +49,12 @@ def redteam(
         int, typer.Option(metavar="NUMBER", help="Attacks to try, each in a short run.")
     ] = 200,
     against: Annotated[
-        Literal["error", "asr"],
-        typer.Option(help="What to make large: the test error, or a backdoor's success rate."),
+        str,
+        typer.Option(
+            metavar="GOAL",
+            help="What to make large: error, the test error, or asr, a backdoor's success rate; "
+            "error,asr: a search each.",
+        ),
     ] = "error",
     seeds: Annotated[
         str, typer.Option(metavar="SEEDS", help="Held-out seeds, for the score only; as 101-103.")
@@ -107,8 +111,10 @@ def redteam(
     changes = settings_given(plain, data_dir, set_)
     defenses = [word.strip() for word in defense.split(",")]
     bases = _bases(defenses, _parse_shares(malicious), file, changes, fast)
-    rest = (budget, against, tuple(parse_seeds(seeds)), search_seed, blind)
-    started = [with_start(Plan(base, *rest), start_from or ()) for base in bases]
+    rest = (tuple(parse_seeds(seeds)), search_seed, blind)
+    goals = _parse_goals(against)
+    begun = [Plan(base, budget, goal, *rest) for goal in goals for base in bases]
+    started = [with_start(plan, start_from or ()) for plan in begun]
     plans = _in_folders(started, out, fast)
     with stoppable("the same command goes on"):
         search_all(plans, engine, workers, checkpoint_seconds, quiet)
@@ -122,6 +128,17 @@ def _parse_shares(text: str | None) -> list[float | None]:
         return [None] if text is None else [float(word) for word in text.split(",")]
     except ValueError:
         raise ConfigError(f"malicious '{text}': give a share as 0.2, or some as 0.2,0.4") from None
+
+
+def _parse_goals(text: str) -> list[Against]:
+    """What attacks are for, as given: `error`, `asr`, or `error,asr`."""
+    from secureafl.redteam.plan import Against
+
+    words, known = [word.strip() for word in text.split(",")], get_args(Against)
+    for word in words:
+        if word not in known:
+            raise ConfigError(f"against {word!r}: choose {' or '.join(known)}, or error,asr")
+    return cast("list[Against]", words)
 
 
 def _bases(

@@ -17,6 +17,7 @@ from secureafl.core.errors import RunError
 from secureafl.experiment import Experiment, to_mapping
 from secureafl.redteam.plan import Plan
 from secureafl.redteam.search import Stage, stages
+from secureafl.redteam.space import find_space
 from secureafl.runs.layout import RESULT
 from secureafl.sweep.cells import Update
 
@@ -27,8 +28,10 @@ class SideBySide:
     def __init__(self, plans: Mapping[Path, Plan], ahead: int) -> None:
         """The next search is begun when fewer than `ahead` runs wait for their turn.
 
-        Raise if a folder is in use; then nothing has run.
+        Raise if a folder is in use or a search makes no sense; then nothing has run.
         """
+        for plan in plans.values():  # before the first folder is made
+            find_space(plan.base.task, plan.against == "asr")
         self._searches = {out: stages(plan, out) for out, plan in plans.items()}
         self._to_begin = deque((out, next(one)) for out, one in self._searches.items())
         folders = [stage.folder.absolute() for _, stage in self._to_begin]
