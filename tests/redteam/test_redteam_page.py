@@ -12,7 +12,6 @@ from secureafl.experiment import write_experiment
 from secureafl.report.redteam import headline, read_outcome, write_redteam
 from secureafl.settings import short_name
 
-
 REGRESSION = "reference.tiny_task:TinyRegression"
 
 
