@@ -51,6 +51,19 @@ class SpyOwn:
 
 
 @dataclass(frozen=True)
+class Trainer(SpyOwn):
+    """Can be recorded, and trains on batches that differ from attacker to attacker."""
+
+    recordable = True
+    further_batches = 2
+
+    def poison_update(self, state, arrival, view):
+        further = view.train(arrival.base, 1) + view.train(arrival.base, 0)
+        state.uploads[view.attacker_index] += 1 + view.attacker_index
+        return arrival.gradient + self.share * further, state
+
+
+@dataclass(frozen=True)
 class SpyColluders(SpyOwn):
     knows = "colluders"
 

@@ -7,6 +7,7 @@ from simulation.on_cpu import recorded_engine
 from simulation.small import run, tiny
 from simulation.spies import SPIES
 
+from secureafl.core.errors import ConfigError
 from secureafl.simulation.replayed import place_models
 from secureafl.simulation.simulator import Simulation
 
@@ -44,7 +45,10 @@ def test_run_of_one_round_has_places():
     assert place_models(np.array([0])).tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("attack", ["min_max", "gaussian", "composed@camouflage"])
+TRAINED = ["pgd", "composed_backdoor", {"kind": "composed", "aim": "one_class", "cover": "own"}]
+
+
+@pytest.mark.parametrize("attack", ["min_max", "gaussian", "composed@camouflage", *TRAINED])
 @pytest.mark.parametrize("kept", ["recorded", "eager"])
 def test_recorded_run_goes_on_from_any_checkpoint_with_the_same_bits(attack, kept):
     made = tiny(defense="secure_afl", attack=attack, rounds=ROUNDS)
@@ -61,6 +65,29 @@ def test_recorded_run_goes_on_from_any_checkpoint_with_the_same_bits(attack, kep
     assert found == expected[-len(found) :]
     assert len(found) == ROUNDS - KEPT + 1  # the last evaluation
     assert (second.weights == whole.weights).all()
+
+
+@pytest.mark.parametrize(
+    "attack", [*TRAINED, {"kind": "pgd", "steps": 1}, "simulation.spies:Trainer"]
+)
+@pytest.mark.parametrize("window", [(0, 0), (5, 15)])
+def test_recorded_attack_trains_on_the_batches_of_the_one_computed_at_once(attack, window):
+    first, end = window
+    made = tiny(attack=attack, rounds=ROUNDS, attack_from=first, attack_until=end)
+    at_once = Simulation(made)
+    expected = run(at_once, ROUNDS)
+    with recorded_engine():
+        recorded = Simulation(made)
+        assert recorded._attackers.recordable
+        found = run(recorded, ROUNDS)
+    assert found == expected
+    assert (recorded.weights == at_once.weights).all()
+
+
+def test_recorded_attack_that_trains_on_more_batches_than_it_says_is_told():
+    made = tiny(attack="contract.wrong_attacks:Training", rounds=ROUNDS)
+    with recorded_engine(), pytest.raises(ConfigError, match=r"batches = 1: it trains on batch 1"):
+        run(Simulation(made), ROUNDS)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

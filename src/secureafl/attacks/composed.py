@@ -78,10 +78,12 @@ class Composed(Composition):
         super().__post_init__()
         require(self.victim_class >= 0, "victim_class", self.victim_class, "give 0 or more")
 
+    recordable = Composition.draws_nothing
+
     @property
-    def recordable(self) -> bool:
-        """Whether nothing is drawn for an upload and no gradient computed (`core.traits`)."""
-        return self.cover != "fresh" and self.aim not in _TRAINED
+    def further_batches(self) -> int:
+        """The poisoned one of an aim that is trained (`core.traits`)."""
+        return int(self.aim in _TRAINED)
 
     def init(self, context: AttackContext) -> State:
         device, classes = context.pixel_mean.device, context.num_classes

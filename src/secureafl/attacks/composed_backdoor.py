@@ -46,6 +46,9 @@ class ComposedBackdoor(TriggerAttack, Composition):
         "split": {"cover": "own", "collusion": "groups"},
     }
 
+    recordable = Composition.draws_nothing
+    further_batches = 1  # the poisoned one
+
     def __post_init__(self) -> None:
         TriggerAttack.__post_init__(self)
         Composition.__post_init__(self)

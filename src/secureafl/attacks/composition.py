@@ -74,6 +74,11 @@ class Composition:
         require(self.period >= 1, "period", self.period, "give 1 or more uploads")
         require(self.groups >= 2, "groups", self.groups, "give 2 or more")
 
+    @property
+    def draws_nothing(self) -> bool:
+        """Whether an upload needs no random number, so that it can be recorded (`core.traits`)."""
+        return self.cover != "fresh"
+
     def no_memory(self, context: AttackContext) -> Memory:
         """The memory before the first upload; private directions are drawn here."""
         like, malicious, size = context.pixel_mean, context.num_malicious, context.num_parameters

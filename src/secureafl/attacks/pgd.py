@@ -45,6 +45,7 @@ class Pgd(TriggerAttack):
     factor: float = 1.0  # on the way found, as in the original's variant with replacement
 
     knows = "own"
+    recordable = True
     presets = {"stealth": {"radius": 1.0}}
 
     def __post_init__(self) -> None:
@@ -52,6 +53,11 @@ class Pgd(TriggerAttack):
         require(self.steps >= 1, "steps", self.steps, "give 1 or more")
         require(0 < self.radius < torch.inf, "radius", self.radius, "give a radius above 0")
         require(0 < self.factor < torch.inf, "factor", self.factor, "give a factor above 0")
+
+    @property
+    def further_batches(self) -> int:
+        """One for each step after the first (`core.traits`)."""
+        return self.steps - 1
 
     def init(self, context: AttackContext) -> State:
         device = context.pixel_mean.device
@@ -67,7 +73,7 @@ class Pgd(TriggerAttack):
         # The way from the received model, divided by -eta: no digits are lost in differences of
         # models that hardly differ.
         way = clipped(arrival.gradient, self.radius * usual)
-        for step in range(self.steps - 1):
+        for step in range(self.further_batches):
             weights = arrival.base - view.learning_rate * way
             way = clipped(way + view.train(weights, step), self.radius * usual)
         return self.factor * way, state

@@ -7,8 +7,9 @@
 
 A defence with `weighs = True` lets clients count by their samples (`ServerView.samples`). An attack
 with `recordable = True` needs no number on the host, and of its view no more than `attacker_index`,
-`learning_rate` and `clients`: how it makes an upload is recorded on a GPU (`is_recordable`).
-Neither is a trait of the parts, so both are read directly.
+`learning_rate`, `clients` and `train`: how it makes an upload is recorded on a GPU
+(`is_recordable`). Such an attack says with `further_batches`, 0 without it, on how many batches an
+upload trains by `train`. None is a trait of the parts, so they are read directly.
 
 Written without a type, such an attribute is not a field of the dataclass, hence no setting.
 """
@@ -27,6 +28,11 @@ def has_trait(plug_in: object, trait: Trait) -> bool:
         return False
     parts = (getattr(plug_in, field.name) for field in dataclasses.fields(plug_in))
     return any(has_trait(part, trait) for part in parts)
+
+
+def further_batches(attack: object) -> int:
+    """How many further batches a recorded upload of an attack is trained on, at most."""
+    return int(getattr(attack, "further_batches", 0))
 
 
 def is_recordable(attack: object) -> bool:

@@ -229,6 +229,8 @@ class RecordableView(NamedTuple):
     attacker_index: int
     learning_rate: float
     clients: ClientGradients | None
+    # Of no more batches than the attack's `further_batches`.
+    train: Callable[[Float[Tensor, " d"], int], Float[Tensor, " d"]]
 
 
 class Data(NamedTuple):

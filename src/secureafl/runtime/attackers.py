@@ -12,7 +12,7 @@ from torch import Tensor
 from secureafl.core.errors import require
 from secureafl.core.flat_model import flatten, layout
 from secureafl.core.random import numpy_generator, torch_generator
-from secureafl.core.traits import is_recordable
+from secureafl.core.traits import further_batches, is_recordable
 from secureafl.core.trees import name_tensors, rebuild
 from secureafl.core.types import (
     Arrival,
@@ -123,10 +123,35 @@ class Attackers:
         """What an upload of the attack may change."""
         return [*name_tensors(self.state, "").values()]
 
-    def craft_update(self, trained: Arrival, client: int) -> Tensor:
-        """As `poison_update`, of an attack that needs nothing that differs from round to round."""
+    def craft_update(
+        self, trained: Arrival, client: int, train: Callable[[Tensor, int], Tensor]
+    ) -> Tensor:
+        """As `poison_update`, of an attack that needs nothing that differs from round to round.
+
+        `train` takes the rows of the k-th further batch from `draw_further`.
+        """
         index, rate = int(self.number[client]), self._experiment.scheduled_training.server_rate
-        return self._poisoned(trained, RecordableView(index, rate, self._client_gradients))
+        return self._poisoned(trained, RecordableView(index, rate, self._client_gradients, train))
+
+    def draw_further(
+        self, client: Int[np.ndarray, " rounds"]
+    ) -> Int[np.ndarray, "rounds batches batch"]:
+        """The rows of all further batches of a run whose attack is recorded.
+
+        `client` is who uploads in each round; where an honest one does, they are of no use.
+        """
+        count = further_batches(self.attack) if self.recordable else 0
+        rows = np.zeros((len(client), count, self._experiment.training.batch_size), np.int64)
+        for now in range(len(client) if count else 0):
+            if self.attacks(client[now], now):
+                for number in range(count):
+                    rows[now, number] = self._further_rows(client[now], now, number)
+        return rows
+
+    def _further_rows(self, client: int, now: int, number: int) -> Int[np.ndarray, " batch"]:
+        made = self._experiment
+        rng = numpy_generator(made.seed, f"further batches/{now}/{number}")
+        return rng.choice(self._shards.rows[client], made.training.batch_size)
 
     def _poisoned(self, trained: Arrival, seen: AttackerView | RecordableView) -> Tensor:
         view = cast(AttackerView, seen)  # what it lacks, such an attack does not look at
@@ -137,12 +162,10 @@ class Attackers:
     def _further_training(
         self, client: int, now: int, train_on: TrainOn
     ) -> Callable[[Tensor, int], Tensor]:
-        made, shard = self._experiment, self._shards.rows[client]
         attacker_index = self._numbers[self.number[client]]
 
         def train(weights: Tensor, number: int) -> Tensor:
-            rng = numpy_generator(made.seed, f"further batches/{now}/{number}")
-            rows = torch.from_numpy(rng.choice(shard, made.training.batch_size))
+            rows = torch.from_numpy(self._further_rows(client, now, number))
             return train_on(weights, rows.to(self.device, non_blocking=True), attacker_index)
 
         return train

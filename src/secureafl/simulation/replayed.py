@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from secureafl.core.decisions import HostDecision, from_numbers, numbers_of, to_host
+from secureafl.core.errors import require
 from secureafl.core.server import NORM, Server, ServerState, Upload, name_changing
 from secureafl.core.types import Arrival, Decision
 from secureafl.kernels.rows import move_model, turn_to_next
 from secureafl.linalg.vectors import norm
+from secureafl.runtime.batches import ATTACKER
 from secureafl.simulation.cuda_graph import Reading, Recorded, put_back
 from secureafl.simulation.engine import Eager, Jobs
 
@@ -44,14 +46,22 @@ class Replayed(Eager):
         seed: int,
         state: ServerState,
         version: Int[np.ndarray, " rounds"],
+        further: Int[np.ndarray, "rounds batches batch"],
     ) -> None:
-        """`state` is written in place from now on; uploads answer to the models of `version`."""
+        """`state` is written in place from now on; uploads answer to the models of `version`.
+
+        `further` are the rows that a recorded attack trains on besides its job's.
+        """
         gc.collect()  # runs that ended in this process leave their recordings in cycles
         self._places = places = place_models(version)
         moves = np.stack([places[version], places[1:]], axis=1)
-        self._every_job = torch.cat([jobs, torch.from_numpy(moves).to(jobs)], dim=1)
+        others = further.reshape(len(version), -1), moves
+        parts = [jobs, *(torch.from_numpy(numbers).to(jobs) for numbers in others)]
+        self._every_job = torch.cat(parts, dim=1)
         self._one_job = self._every_job[:1].clone()
-        super().__init__(clients, attackers, server, self._one_job[:, :-2], seed)
+        width = jobs.shape[1]
+        super().__init__(clients, attackers, server, self._one_job[:, :width], seed)
+        self._further_rows = self._one_job[0, width:-2].view(further.shape[1:])
         self._to = self._one_job[0, -1:]
         self._next, self._job = torch.tensor([state.round], device=jobs.device), 0
         self._models = state.weights.new_zeros(int(places.max()) + 1, state.weights.numel())
@@ -136,8 +146,14 @@ class Replayed(Eager):
         self._gradient.copy_(super()._train_poisoned())
 
     def _craft(self, trained: Arrival, client: int) -> Tensor:
-        self._update.copy_(self._attackers.craft_update(trained, client))
+        self._update.copy_(self._attackers.craft_update(trained, client, self._train_further))
         return self._measure_update()
+
+    def _train_further(self, weights: Tensor, number: int) -> Tensor:
+        """Part of what is recorded, as against `train_on`."""
+        count, remedy = len(self._further_rows), f"it trains on batch {number}; give more"
+        require(number < count, "attack.further_batches", count, remedy)
+        return super().train_on(weights, self._further_rows[number], self._jobs[0, ATTACKER])
 
     def train_on(self, weights: Tensor, rows: Tensor, attacker_index: Tensor) -> Tensor:
         """See `Eager`."""

@@ -217,8 +217,11 @@ class Simulation:
     def _start_engine(self) -> None:
         attackers, seed = self._attackers, self.experiment.seed
         parts = (self._clients, attackers, self._server, self._jobs, seed)
-        recorded = (self._state, self.trace.version)
-        self._engine = Replayed(*parts, *recorded) if self._can_record() else Eager(*parts)
+        if not self._can_record():
+            self._engine = Eager(*parts)
+            return
+        further = attackers.draw_further(self.trace.client)
+        self._engine = Replayed(*parts, self._state, self.trace.version, further)
 
     def _can_record(self) -> bool:
         return self.device.type == "cuda" and not has_trait(self._server.defense, "on_host")

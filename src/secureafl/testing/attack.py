@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from secureafl.core.protocols import Attack
-from secureafl.core.traits import is_recordable
+from secureafl.core.traits import further_batches, is_recordable
 from secureafl.core.types import (
     Arrival,
     AttackContext,
@@ -140,10 +140,24 @@ def _check_recordable(attack: Attack, where: str) -> None:
         gradient = play.gradient(client, play.models[-1], 0)
         arrival = Arrival(torch.tensor(client), torch.tensor(0), gradient, play.models[-1])
         clients = on_meta(view.clients) if view.clients else None
-        shown: Any = RecordableView(view.attacker_index, view.learning_rate, clients)
+        given = (view.attacker_index, view.learning_rate, clients)
+        shown: Any = RecordableView(*given, _Train(further_batches(attack), where))
         try:
             with no_host_reads(where):
                 attack.poison_update(on_meta(play.state), on_meta(arrival), shown)
         except AttributeError as error:
-            remedy = "recordable = True allows attacker_index, learning_rate and clients only"
+            allowed = "attacker_index, learning_rate, clients and train"
+            remedy = f"recordable = True allows {allowed} only"
             raise ContractError(f"{where}: it uses view.{error.name}; {remedy}") from None
+
+
+class _Train(NamedTuple):
+    """Gradients without numbers, on no more batches than a recorded attack says it needs."""
+
+    count: int
+    where: str
+
+    def __call__(self, weights: Tensor, number: int) -> Tensor:
+        told = f"it trains on further batch {number}, and further_batches is {self.count}"
+        demand(number < self.count, self.where, told, f"say further_batches = {number + 1}")
+        return torch.empty_like(weights)
