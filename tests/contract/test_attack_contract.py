@@ -7,11 +7,11 @@ import pytest
 import safetensors.torch
 import torch
 
-from secureafl.attacks import ATTACKS, Composed, SignFlip
+from secureafl.attacks import ATTACKS, Composed, ComposedBackdoor, Pgd, SignFlip
 from secureafl.attacks.parts import Aim, Cover
 from secureafl.core.errors import ConfigError
 from secureafl.core.protocols import Backdoor
-from secureafl.core.traits import is_recordable
+from secureafl.core.traits import further_batches, is_recordable
 from secureafl.core.trees import name_tensors, rebuild
 from secureafl.experiment import from_mapping
 from secureafl.settings import short_name
@@ -53,10 +53,18 @@ def test_entry_keeps_the_contract(kind):
 @pytest.mark.parametrize("cover", get_args(Cover))
 @pytest.mark.parametrize("aim", get_args(Aim))
 def test_composed_attack_says_rightly_whether_it_can_be_recorded(aim, cover):
-    attack = Composed(aim=aim, cover=cover, timing="moving", curvature=0.3, collusion="groups")
-    assert is_recordable(attack) == (cover != "fresh" and aim not in ("label", "one_class"))
-    if is_recordable(attack):
-        _check_recordable(attack, "composed")
+    given = {"cover": cover, "timing": "moving", "curvature": 0.3, "collusion": "groups"}
+    for attack in (Composed(aim=aim, **given), ComposedBackdoor(**given)):
+        assert is_recordable(attack) == (cover != "fresh")
+        if is_recordable(attack):
+            _check_recordable(attack, "composed")
+
+
+def test_attack_trains_on_as_many_further_batches_as_it_says():
+    assert [further_batches(Pgd(steps=steps)) for steps in (1, 2, 10)] == [0, 1, 9]
+    trained = {aim for aim in get_args(Aim) if further_batches(Composed(aim=aim))}
+    assert trained == {"label", "one_class"}
+    assert further_batches(SignFlip()) == 0
 
 
 def test_attack_with_an_upload_of_its_own_is_not_recorded_because_its_base_was():
