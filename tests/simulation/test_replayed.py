@@ -8,7 +8,7 @@ from simulation.small import run, tiny
 from simulation.spies import SPIES
 
 from secureafl.core.errors import ConfigError
-from secureafl.simulation.replayed import place_models
+from secureafl.simulation.replayed import Replayed, place_models
 from secureafl.simulation.simulator import Simulation
 
 ROUNDS, KEPT = 24, 11
@@ -82,6 +82,21 @@ def test_recorded_attack_trains_on_the_batches_of_the_one_computed_at_once(attac
         found = run(recorded, ROUNDS)
     assert found == expected
     assert (recorded.weights == at_once.weights).all()
+
+
+@pytest.mark.parametrize("defense", [*DEFENSES.split(), "zeno_pp", "fed_buff", "sageflow"])
+def test_recorded_run_asks_the_defence_as_one_computed_at_once_does(defense, monkeypatch):
+    made = tiny(attack="adaptive", defense=defense, rounds=2 * ROUNDS)
+    at_once = Simulation(made)
+    expected = run(at_once, 2 * ROUNDS)
+    asked = []
+    ask = Replayed._ask
+    monkeypatch.setattr(Replayed, "_ask", lambda *given: asked.append(given) or ask(*given))
+    with recorded_engine():
+        recorded = Simulation(made)
+        assert run(recorded, 2 * ROUNDS) == expected
+    assert (recorded.weights == at_once.weights).all()
+    assert asked
 
 
 def test_recorded_attack_that_trains_on_more_batches_than_it_says_is_told():

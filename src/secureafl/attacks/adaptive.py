@@ -88,7 +88,7 @@ class Adaptive:
         ways = torch.where(stats.count > 0, ways, arrival.gradient)
         if isinstance(defense, SecureAfl):
             return pass_filter(defense, kept, arrival, ways[0]), state
-        return ask_defense(view.snapshot, arrival, ways[:2], ways[2]), state
+        return ask_defense(view, arrival, ways[:2], ways[2]), state
 
 
 def _saturates(defense: Defense) -> bool:

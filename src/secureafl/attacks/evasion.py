@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from secureafl.core.server import LARGEST_NORM
-from secureafl.core.trees import clone
 from secureafl.defenses.secure_afl import SecureAfl, State, last_upload
 from secureafl.linalg.quantile import passing_bound
 from secureafl.linalg.vectors import clipped, exact_norm
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from secureafl.core.types import Arrival, ServerSnapshot
+    from secureafl.core.types import Arrival, AttackerView
 
 # Shares of the way from the honest clients' median to a target.
 _SHARES = (1.0, 0.5, 0.25, 0.1)
@@ -48,21 +47,20 @@ def pass_filter(
 
 
 def ask_defense(
-    snapshot: ServerSnapshot,
+    view: AttackerView,
     honest: Arrival,
     targets: Float[Tensor, "k d"],
     median: Float[Tensor, " d"],
 ) -> Float[Tensor, " d"]:
     """Of uploads between the honest clients' median and the targets, the one that hurts most.
 
-    The defence itself is asked which it accepts, on copies of its state; the honest gradient is
-    asked about too, and uploaded if none is accepted. A step hurts as far as it points against the
+    The defence itself is asked which it accepts; the honest gradient is asked about too, and
+    uploaded if none is accepted. A step hurts as far as it points against the
     median. Where an accepted upload makes no step yet, the farthest from the median is taken.
     """
     chosen, most = honest.gradient, -torch.inf
     for upload in _farthest_first(honest.gradient, targets, median):
-        asked = honest._replace(gradient=upload.clone())
-        decision, _ = snapshot.defense.step(clone(snapshot.state), asked, snapshot.server)
+        decision = view.ask(honest._replace(gradient=upload.clone()))
         harm = -(median.double() @ decision.direction.double())
         flags = decision.accepted.double(), decision.ready.double()
         accepted, ready, harm = torch.stack([*flags, harm]).tolist()

@@ -249,9 +249,13 @@ class Server(NamedTuple):
         number = torch.tensor(client).to(state.weights.device, non_blocking=True)
         return state._replace(defense=forget(self.defense, state.defense, number))
 
-    def snapshot(self, state: ServerState) -> ServerSnapshot:
-        """All of the server, for an attack that knows the defence; nothing is copied."""
-        now = torch.tensor(state.round).to(state.weights.device, non_blocking=True)
+    def snapshot(self, state: ServerState, now: Int[Tensor, ""] | None = None) -> ServerSnapshot:
+        """All of the server, for an attack that knows the defence; nothing is copied.
+
+        `now` is the round, where it is not the state's.
+        """
+        if now is None:
+            now = torch.tensor(state.round).to(state.weights.device, non_blocking=True)
         return ServerSnapshot(self.defense, state.defense, self._view(now, state.weights))
 
     def _view(self, now: Int[Tensor, ""], weights: Tensor) -> ServerView:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_ch
 
 import torch
 
+from secureafl.core.trees import clone
+
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
@@ -197,6 +199,10 @@ class ServerSnapshot(NamedTuple):
     state: Any
     server: ServerView
 
+    def decide(self, arrival: Arrival) -> Decision:
+        """What the defence would decide on an upload; its state stays as it is."""
+        return self.defense.step(clone(self.state), arrival, self.server)[0]
+
 
 class AttackerView(NamedTuple):
     """What an attack may know at one upload.
@@ -218,6 +224,17 @@ class AttackerView(NamedTuple):
     train: Callable[[Float[Tensor, " d"], int], Float[Tensor, " d"]]
     clients: ClientGradients | None = None  # for attacks that know "colluders" or more
     snapshot: ServerSnapshot | None = None  # for attacks that know "defense"
+    recorded: Callable[[Float[Tensor, " d"]], Decision] | None = None  # `ask`, where it is recorded
+
+    def ask(self, arrival: Arrival) -> Decision:
+        """What the defence would decide on this upload with another gradient.
+
+        Its state stays as it is. For attacks that know "defense"; valid until they ask again.
+        """
+        if self.recorded is not None:
+            return self.recorded(arrival.gradient)
+        assert self.snapshot is not None
+        return self.snapshot.decide(arrival)
 
 
 class RecordableView(NamedTuple):

@@ -19,6 +19,7 @@ from secureafl.core.types import (
     AttackContext,
     AttackerView,
     ClientGradients,
+    Decision,
     Knowledge,
     RecordableView,
     ServerSnapshot,
@@ -104,8 +105,12 @@ class Attackers:
         now: int,
         train_on: TrainOn,
         snapshot: ServerSnapshot | None = None,
+        ask: Callable[[Tensor], Decision] | None = None,
     ) -> Tensor:
-        """What the client uploads in round `now` instead of what it trained."""
+        """What the client uploads in round `now` instead of what it trained.
+
+        `ask` is recorded work that tells what the defence would decide on an update.
+        """
         made = self._experiment
         seen = AttackerView(
             now,
@@ -115,6 +120,7 @@ class Attackers:
             self._further_training(client, now, train_on),
             self._client_gradients,
             snapshot,
+            ask,
         )
         return self._poisoned(trained, seen)
 

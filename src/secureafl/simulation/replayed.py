@@ -17,7 +17,7 @@ from secureafl.core.server import NORM, Server, ServerState, Upload, name_changi
 from secureafl.core.types import Arrival, Decision
 from secureafl.kernels.rows import move_model, turn_to_next
 from secureafl.linalg.vectors import norm
-from secureafl.runtime.batches import ATTACKER
+from secureafl.runtime.batches import ATTACKER, ROUND
 from secureafl.simulation.cuda_graph import Reading, Recorded, put_back
 from secureafl.simulation.engine import Eager, Jobs
 
@@ -72,12 +72,15 @@ class Replayed(Eager):
         self._stream = stream = torch.cuda.Stream()
         self._outside = torch.cuda.default_stream()
         self._base, self._gradient, self._update = (state.weights.clone() for _ in range(3))
+        size = state.weights.numel() if attackers.see_server else 0
+        self._asked = state.weights.new_empty(size)  # what an attack wants to be decided on
         self._length, self._numbers = Reading(stream), Reading(stream)
         self._expected = self._length
         self._clean = Recorded(self._train_and_measure, stream, [self._next])
         self._poisoned = Recorded(self._train_as_attacker, stream, [self._next])
         self._attacks: dict[int, Recorded] = {}  # by client
         self._other = Recorded(self._measure_update, stream)
+        self._answer = Recorded(lambda: self._decide_on_asked(state), stream)
         self._further: tuple[tuple[Tensor, ...], Recorded] | None = None
         changed = [*name_changing(state).values()]
         self._step = Recorded(lambda: self._step_in_place(state), stream, changed)
@@ -134,7 +137,7 @@ class Replayed(Eager):
         trained, attackers = self._trained(self._gradient), self._attackers
         if not attackers.recordable:
             parts = (client, self._now, self.train_on, snapshot)
-            return attackers.poison_update(trained, *parts)
+            return attackers.poison_update(trained, *parts, self._ask if snapshot else None)
         if client not in self._attacks:
             others, changed = [*self._attacks.values()], attackers.changing
             made = Recorded(lambda: self._craft(trained, client), self._stream, changed, others)
@@ -166,6 +169,15 @@ class Replayed(Eager):
         for place, tensor in zip(room, given, strict=True):
             place.copy_(tensor, non_blocking=True)
         return recorded().clone()
+
+    def _ask(self, update: Tensor) -> Decision:
+        """What the defence would decide on an update of this arrival; `AttackerView.ask`."""
+        self._asked.copy_(update)
+        return self._answer()
+
+    def _decide_on_asked(self, state: ServerState) -> Decision:
+        snapshot = self._server.snapshot(state, self._arrivals[0, ROUND])
+        return snapshot.decide(self._trained(self._asked))
 
     def measure(self, update: Tensor) -> tuple[Tensor, Callable[[], float]]:
         """See `Eager`; an update made here was measured with the making."""
