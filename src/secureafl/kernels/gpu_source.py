@@ -13,7 +13,14 @@ from secureafl.linalg.sorting_network import sorting_network
 if TYPE_CHECKING:
     from torch import Tensor
 
-_NEEDED = {"gpu_peers.cu": ["gpu_matrix.cu", "gpu_neighbours.cu"]}  # files that come before one
+_RESNET = ["gpu_tensor_cores.cu", "gpu_tiles.cu"]
+_NEEDED = {  # files that come before one
+    "gpu_peers.cu": ["gpu_matrix.cu", "gpu_neighbours.cu"],
+    "gpu_resnet.cu": _RESNET,
+    "gpu_resnet_back.cu": _RESNET,
+    "gpu_resnet_images.cu": _RESNET,
+    "gpu_resnet_pool.cu": _RESNET,
+}
 ONE_CLIENT = 256  # threads of a block of a kernel that works on one client
 IN_REGISTERS = 64  # clients up to which a thread sorts a column
 
@@ -28,11 +35,16 @@ def _compiled_on(
     device: int, file: str, name: str, numbers: tuple[tuple[str, Any], ...], *lines: str
 ) -> Any:
     """Compiled for the current GPU, whose number is part of the key: it runs on no other."""
+    return torch.cuda._compile_kernel(source(file, numbers, *lines), name)
+
+
+def source(file: str, numbers: tuple[tuple[str, Any], ...], *lines: str) -> str:
+    """What is compiled: a file after those that it needs, these numbers as macros, these lines."""
     folder = files("secureafl.kernels")
     given = [f"#define {key} {value}" for key, value in (("ONE_CLIENT", ONE_CLIENT), *numbers)]
-    sources = ["gpu_sums.cu", *_NEEDED.get(file, []), file]
-    parts = [folder.joinpath(source).read_text() for source in sources]
-    return torch.cuda._compile_kernel("\n".join([*given, *lines, *parts]), name)
+    names = ["gpu_sums.cu", *_NEEDED.get(file, []), file]
+    parts = [folder.joinpath(name).read_text() for name in names]
+    return "\n".join([*given, *lines, *parts])
 
 
 @functools.cache
