@@ -20,7 +20,7 @@
 #define __global__
 #define __restrict__
 #define __launch_bounds__(...)
-#define __align__(bytes) alignas(bytes)
+#define __align__(bytes) __attribute__((aligned(bytes)))
 #define __shared__ static __attribute__((section("of_block")))
 
 extern "C" char __start_of_block[], __stop_of_block[];
