@@ -3,7 +3,7 @@
 // A warp runs until all its threads wait for the block, so a missing barrier shows: other warps are far behind or
 // ahead, in an order drawn anew each time. Before each block shared memory is filled with what is not a number.
 // Instructions of a whole warp are carried out when its last thread has come to them. Accesses of 8 and 16 bytes are
-// checked for alignment by the compiler's sanitizer.
+// checked for alignment by the compiler's sanitizer. With EXACT products in TF32 are in float32.
 
 #include <cmath>
 #include <csetjmp>
@@ -40,6 +40,7 @@ static dim3 threadIdx, blockIdx, blockDim, gridDim;
 namespace emulator {
 
 const size_t STACK = 1 << 16;
+const unsigned TF32 = EXACT ? 0xffffffffu : 0xffffe000u;  // what products see of a number
 enum State { RUNS, WAITS_FOR_WARP, WAITS_FOR_BLOCK, ENDED };
 typedef void (*Together)(void** arguments);  // what a warp does together, with what each of its threads gave
 
@@ -228,8 +229,8 @@ inline void product_of_tf32(void** arguments) {
   for (int lane = 0; lane < 32; lane++) {
     const Product* its = (Product*)arguments[lane];
     for (int k = 0; k < 4; k++)
-      rows[lane / 4 + k % 2 * 8][lane % 4 + k / 2 * 4] = from_bits(its->rows[k] & 0xffffe000u);
-    for (int k = 0; k < 2; k++) columns[lane / 4][lane % 4 + k * 4] = from_bits(its->columns[k] & 0xffffe000u);
+      rows[lane / 4 + k % 2 * 8][lane % 4 + k / 2 * 4] = from_bits(its->rows[k] & TF32);
+    for (int k = 0; k < 2; k++) columns[lane / 4][lane % 4 + k * 4] = from_bits(its->columns[k] & TF32);
   }
   add_products<8>(arguments, rows, columns);
 }
@@ -291,6 +292,7 @@ inline unsigned to_bfloat16(float value) {
 inline unsigned bfloat16_pair(float low, float high) { return to_bfloat16(low) | to_bfloat16(high) << 16; }
 inline unsigned to_tf32(float value) {
   const unsigned bits = emulator::to_bits(value);
+  if (EXACT) return bits;
   return std::isfinite(value) ? (bits + 0x1000) & 0xffffe000u : value != value ? 0x7fffffff : bits;
 }
 inline void load_matrices(unsigned* parts, const void* row) {

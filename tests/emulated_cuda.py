@@ -42,10 +42,11 @@ def _value(given):
 
 
 @functools.cache
-def compiled(file, name, numbers, *lines):
-    """What `gpu_source.compiled` does for a GPU."""
+def compiled(file, name, numbers, *lines, exact=False):
+    """What `gpu_source.compiled` does for a GPU; if `exact`, products in TF32 are in float32."""
     source = "\n".join(
         [
+            f"#define EXACT {int(exact)}",
             f'#include "{_HEADER}"',
             "namespace of_device {",
             gpu_source.source(file, numbers, *lines),
