@@ -295,6 +295,7 @@ inline unsigned to_tf32(float value) {
   if (EXACT) return bits;
   return std::isfinite(value) ? (bits + 0x1000) & 0xffffe000u : value != value ? 0x7fffffff : bits;
 }
+inline void read_again() {}
 inline void load_matrices(unsigned* parts, const void* row) {
   emulator::Four given = {row, parts};
   emulator::with_warp(emulator::load_four<false>, &given);

@@ -11,7 +11,7 @@
 #define INPUT_PITCH (SLICE + PAD)
 #define TILE (16 * WARP_ROWS * ROW_TILES)  // positions, of each kind
 #define KINDS (STRIDE * STRIDE)
-#define AT_ONCE 2
+#define AT_ONCE (MIXED ? 2 : 1)
 #define WARP_COLUMNS (SLICE / 16)
 #define ROWS (2 * ROW_TILES)  // that a thread has sums of
 // Of the weights' gradient a warp has 16 x 16 of each tap; several share the positions if they are more.
@@ -46,6 +46,7 @@ __device__ void load_gradient(Number* tile, Place corner, int group, const Box& 
     }
 #pragma unroll
     for (int k = 0; k < AT_ONCE; k++) {
+      read_again();
       float values[8];
 #pragma unroll
       for (int c = 0; c < 8; c++)
@@ -76,6 +77,7 @@ __device__ void load_inputs(Number* tile, Place corner, const Tiles& tiles, cons
     }
 #pragma unroll
     for (int k = 0; k < AT_ONCE; k++) {
+      read_again();
       float values[8];
 #pragma unroll
       for (int c = 0; c < 8; c++)
@@ -92,20 +94,25 @@ __device__ void load_inputs(Number* tile, Place corner, const Tiles& tiles, cons
 template <int KIND>
 __device__ void send_back(float (*sums)[8], const Number* tile, const int (*rows)[ROWS_OF_LANE], int line,
                           const Number* packed, int group) {
+  const int LINES_AT_ONCE = STRIDE == 1 ? 1 : 3;  // with stride 2 each tap is told apart when this is compiled
+  const int K_AT_ONCE = STRIDE == 1 && MIXED ? 2 : 1;
+#pragma unroll LINES_AT_ONCE
+  for (int y = 0; y < 3; y++)
 #pragma unroll
-  for (int tap = 0; tap < 9; tap++)
-    if (kind_of(tap) == KIND)
+    for (int x = 0; x < 3; x++)
+      if (kind_of(y * 3 + x) == KIND)
+#pragma unroll K_AT_ONCE
+        for (int k = 0; k < OUT / 16; k++) {
+          Run<8> columns;
+          const int block = ((y * 3 + x) * (OUT / 16) + k) * (IN / 16) + group;
+          columns.load(packed + block * 256 + threadIdx.x % 32 * 8);
 #pragma unroll
-      for (int k = 0; k < OUT / 16; k++) {
-        Run<8> columns;
-        columns.load(packed + ((tap * (OUT / 16) + k) * (IN / 16) + group) * 256 + threadIdx.x % 32 * 8);
-#pragma unroll
-        for (int t = 0; t < ROW_TILES; t++) {
-          unsigned left[ROW_PARTS];
-          load_rows(left, tile, rows[t], (line_of(tap / 3) * line + line_of(tap % 3)) * PITCH + 16 * k);
-          multiply(sums[t], left, columns.word);
+          for (int t = 0; t < ROW_TILES; t++) {
+            unsigned left[ROW_PARTS];
+            load_rows(left, tile, rows[t], (line_of(y) * line + line_of(x)) * PITCH + 16 * k);
+            multiply(sums[t], left, columns.word);
+          }
         }
-      }
 }
 
 // Where gradients of inputs go, and what they are multiplied with on the way.
@@ -129,6 +136,7 @@ __device__ void store_gradient(const float (*sums)[8], int kind, const Before& b
     const Place local = own.place(row), output = {corner.image + local.image, corner.y + local.y, corner.x + local.x};
     const Place place = {output.image, output.y * STRIDE + kind / 2, output.x * STRIDE + kind % 2};
     if (row >= tiles.size() || !before.inputs.has(place)) continue;
+    read_again();
     const int at = before.inputs.position(place) * IN + slice;
     Run<4> cut, input, raw, found;
     cut.clear();
@@ -151,15 +159,18 @@ __device__ void store_gradient(const float (*sums)[8], int kind, const Before& b
   }
 }
 
-// Writes the block's two sums of each channel.
-__device__ void store_sums(float* plain, float* product, int warp_row, int channel, float* sums) {
-  __shared__ float of_warps[WARP_ROWS][2][SLICE];
+// Adds a tile's sums to those of its warps, which wait in shared memory: registers are few.
+__device__ void add_sums(const float* plain, const float* product, int warp_row, int channel,
+                         float (*of_warps)[2][SLICE]) {
 #pragma unroll
   for (int c = 0; c < 4; c++) {
     const float one = sum_of_rows(plain[c]), other = sum_of_rows(product[c]);
-    if (threadIdx.x % 32 < 4 && warp_row < WARP_ROWS)
-      of_warps[warp_row][0][channel + c] = one, of_warps[warp_row][1][channel + c] = other;
+    if (threadIdx.x % 32 < 4) of_warps[warp_row][0][channel + c] += one, of_warps[warp_row][1][channel + c] += other;
   }
+}
+
+// Writes the block's two sums of each channel.
+__device__ void store_sums(const float (*of_warps)[2][SLICE], float* sums) {
   __syncthreads();
   if (threadIdx.x >= 2 * SLICE) return;
   const int which = threadIdx.x / SLICE, c = threadIdx.x % SLICE;
@@ -241,6 +252,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) convolve_back(
     int norm_before, int images, int height, int width, int lines, int columns, int group, int normed, int shortcut) {
   __shared__ __align__(16) Number memory[TILES_SIZE > SUMS_SIZE ? TILES_SIZE : SUMS_SIZE];
   __shared__ float back[4][OUT], normal[4][SLICE];
+  __shared__ float of_warps[WARP_ROWS][2][SLICE];
   __shared__ int row_of[TILE];
   Number* active = memory + MOST_ROWS * PITCH;
   const int lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 / WARP_COLUMNS;
@@ -256,6 +268,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) convolve_back(
     normal[2][c] = weights[norm_before + its] * kept_before[IN + its];
     normal[3][c] = weights[norm_before + IN + its];
   }
+  for (int k = threadIdx.x; k < WARP_ROWS * 2 * SLICE; k += THREADS) (&of_warps[0][0][0])[k] = 0;
   // Positions beyond the tile have any gradient, since their inputs are 0.
   for (int row = threadIdx.x; row < TILE; row += THREADS)
     row_of[row] = box.row(own.place(row < tiles.size() ? row : 0)) * PITCH;
@@ -267,18 +280,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) convolve_back(
     for (int k = 0; k < ROWS_OF_LANE; k++)
       rows[t][k] = row_of[(warp_row % WARP_ROWS * ROW_TILES + t) * 16 + lane_row(lane, k)] + lane_start(lane);
   const Before before = {outputs_before, past, found, normal, input_of, of, shortcut > 0};
-  float plain[4] = {}, product[4] = {}, weight_sums[9][8] = {};
+  float weight_sums[9][8] = {};
   for (int number = blockIdx.x; number < tiles.count; number += gridDim.x) {
     const Place corner = tiles.corner(number);
     __syncthreads();  // the tile before was read
     load_gradient(memory, corner, tiles.group, box, given, outputs, of, back);
     load_inputs(active, corner, tiles, own, inputs, input_of, normal, normed);
     __syncthreads();
-    if (warp_row < WARP_ROWS)
+    if (warp_row < WARP_ROWS) {
+      float plain[4] = {}, product[4] = {};
       send_back_kinds<0>(before, corner, tiles, own, memory, active, rows, box.columns, packed, warp_row, warp_column,
                          channel, plain, product);
+      add_sums(plain, product, warp_row, channel, of_warps);
+    }
     add_weights(weight_sums, memory, active, row_of, box.columns, (tiles.size() + 15) / 16);
   }
-  store_sums(plain, product, warp_row, channel, sums_before);
+  store_sums(of_warps, sums_before);
   store_weights(weight_sums, (float*)memory, parts);
 }

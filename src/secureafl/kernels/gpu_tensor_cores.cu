@@ -34,6 +34,10 @@ __device__ unsigned to_tf32(float value) {
   return found;
 }
 
+// What follows reads memory anew. Numbers that a loop needs again and again would otherwise stay in registers, of which
+// sums leave too few.
+__device__ void read_again() { asm volatile("" ::: "memory"); }
+
 // Four matrices of 8 x 8 numbers of 16 bits, of which each thread names a row of 16 bytes.
 __device__ void load_matrices(unsigned* parts, const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
