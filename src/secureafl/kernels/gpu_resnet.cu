@@ -19,10 +19,6 @@ __device__ void load_inputs(Number* tile, Place corner, const Tiles& tiles, cons
                             bool written) {
   const int channel = threadIdx.x % CHUNKS * 8, step = THREADS / CHUNKS;
   const int rows = tiles.group * box.by_image.by;
-  float mean[8], factor[8], shift[8];
-#pragma unroll
-  for (int c = 0; c < 8; c++)
-    mean[c] = normal[0][channel + c], factor[c] = normal[1][channel + c], shift[c] = normal[2][channel + c];
   for (int first = threadIdx.x / CHUNKS; first < rows; first += AT_ONCE * step) {
     Run<8> found[AT_ONCE], added[AT_ONCE];
     int at[AT_ONCE];
@@ -41,10 +37,14 @@ __device__ void load_inputs(Number* tile, Place corner, const Tiles& tiles, cons
     }
 #pragma unroll
     for (int k = 0; k < AT_ONCE; k++) {
+      read_again();
       float values[8];
 #pragma unroll
-      for (int c = 0; c < 8; c++)
-        values[c] = relu(normalised(found[k].get(c), mean[c], factor[c], shift[c]) + added[k].get(c));
+      for (int c = 0; c < 8; c++) {
+        const int its = channel + c;
+        const float value = normalised(found[k].get(c), normal[0][its], normal[1][its], normal[2][its]);
+        values[c] = relu(value + added[k].get(c));
+      }
       if (at[k] >= 0) found[k].set(values);
       if (at[k] >= 0 && own[k]) found[k].store(active + at[k]);
       found[k].to_operand();
@@ -56,8 +56,7 @@ __device__ void load_inputs(Number* tile, Place corner, const Tiles& tiles, cons
 // Adds the products of all taps; `rows` says where in the tile the first tap's row of each output begins.
 __device__ void add_taps(float (*sums)[WARP_GROUPS][8], const Number* tile, const int (*rows)[ROWS_OF_LANE], int line,
                          const Number* packed, int warp_column) {
-  const int LINES_AT_ONCE = IN == 64 ? 1 : 3;
-#pragma unroll LINES_AT_ONCE
+#pragma unroll 1  // more would not fit into registers
   for (int y = 0; y < 3; y++)
 #pragma unroll
     for (int x = 0; x < 3; x++)
@@ -78,7 +77,7 @@ __device__ void add_taps(float (*sums)[WARP_GROUPS][8], const Number* tile, cons
 }
 
 // Stores a tile's outputs, and adds those to the statistics as they are stored.
-__device__ void store_outputs(const float (*sums)[WARP_GROUPS][8], Statistics (*total)[4], Place corner,
+__device__ void store_outputs(const float (*sums)[WARP_GROUPS][8], Statistics (*of_warps)[OUT], Place corner,
                               const Tiles& tiles, const Box& own, Number* outputs, int warp_row, int channel) {
   const Tensor of = {tiles.images, tiles.height, tiles.width};
   bool known[ROWS];
@@ -101,17 +100,18 @@ __device__ void store_outputs(const float (*sums)[WARP_GROUPS][8], Statistics (*
       found.set(values[r]);
       if (known[r]) found.store(outputs + at[r] + 16 * q);
     }
-    add_rows<ROWS>(total[q], values, known);
+    add_rows<ROWS>(of_warps[warp_row] + channel + 16 * q, values, known);
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2) convolve(
+extern "C" __global__ void __launch_bounds__(THREADS, 3) convolve(
     const Number* inputs, const float* partial, float* kept, float* moved, const float* weights, const Number* block,
     Number* active, const Number* packed, Number* outputs, float* partial_out, int blocks, int norm, int running,
     int images, int height, int width, int lines, int columns, int group, int written, int block_channels,
     int block_stride, int block_height, int block_width, double momentum, double epsilon) {
   __shared__ __align__(16) Number tile[MOST_ROWS * PITCH];
   __shared__ float normal[3][IN];
+  __shared__ Statistics of_warps[WARP_ROWS][OUT];
   const int lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 / WARP_COLUMNS;
   const int warp_column = threadIdx.x / 32 % WARP_COLUMNS;
   const int channel = warp_column * WARP_GROUPS * 16 + lane % 4 * 4;
@@ -130,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) convolve(
       const Place at = own.place(row < tiles.size() ? row : 0);  // what is beyond the tile is not stored
       rows[t][k] = box.row({at.image, at.y * STRIDE, at.x * STRIDE}) * PITCH + lane_start(lane);
     }
-  Statistics total[WARP_GROUPS][4] = {};
+  clear_statistics(of_warps, WARP_ROWS);  // before the first barrier
   for (int number = blockIdx.x; number < tiles.count; number += gridDim.x) {
     const Place corner = tiles.corner(number);
     __syncthreads();  // the tile before was read
@@ -138,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) convolve(
     __syncthreads();
     float sums[ROW_TILES][WARP_GROUPS][8] = {};
     add_taps(sums, tile, rows, box.columns, packed, warp_column);
-    store_outputs(sums, total, corner, tiles, own, outputs, warp_row, channel);
+    store_outputs(sums, of_warps, corner, tiles, own, outputs, warp_row, channel);
   }
-  store_statistics<OUT, WARP_GROUPS>(total, warp_row, WARP_ROWS, channel, partial_out);
+  store_statistics(of_warps, WARP_ROWS, partial_out);
 }

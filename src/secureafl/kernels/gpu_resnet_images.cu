@@ -83,6 +83,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) convolve_images(
     const float* images, const float* weights, Number* outputs, float* partial, const int* table, Number* packed,
     float* gradient, int count, int height, int width, int blocks, int convolutions, int size, int statistics) {
   __shared__ __align__(16) Number tile[TILE * PITCH];
+  __shared__ Statistics of_warps[WARPS][CHANNELS];
   if (blockIdx.x >= blocks) {
     pack_all(weights, table, convolutions, size, packed, gradient, statistics, blockIdx.x - blocks,
              gridDim.x - blocks);
@@ -107,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) convolve_images(
 #pragma unroll
     for (int k = 0; k < ROWS_OF_LANE; k++)
       rows[t][k] = ((warp * ROW_TILES + t) * 16 + lane_row(lane, k)) * PITCH + lane_start(lane);
-  Statistics total[1][4] = {};
+  clear_statistics(of_warps, WARPS);  // before the first barrier
   for (int start = blockIdx.x * TILE; start < count; start += blocks * TILE) {
     __syncthreads();  // the tile before was read
     gather(tile, images, start, count, {0, height, width});
@@ -134,9 +135,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) convolve_images(
         if (known[r]) found.store(outputs + position * CHANNELS + channel);
       }
     }
-    add_rows<2 * ROW_TILES>(total[0], values, known);
+    add_rows<2 * ROW_TILES>(of_warps[warp] + channel, values, known);
   }
-  store_statistics<CHANNELS, 1>(total, warp, WARPS, channel, partial);
+  store_statistics(of_warps, WARPS, partial);
 }
 
 // Adds up the blocks' parts of 64 pairs of channels, and writes them in the order of the weights.

@@ -93,14 +93,14 @@ __device__ float sum_of_rows(float value) {
   return value;
 }
 
-// Adds what a warp found for 4 channels a thread in ROWS rows, of which `known` marks those that exist.
+// Adds what a warp found for 4 channels a thread in ROWS rows, of which `known` marks those that exist, to what it found
+// before. That waits in shared memory, since registers are few.
 template <int ROWS>
 __device__ void add_rows(Statistics* total, const float (*values)[4], const bool* known) {
   float count = 0;
 #pragma unroll
   for (int k = 0; k < ROWS; k++) count += known[k];
   count = sum_of_rows(count);
-  if (count == 0) return;
 #pragma unroll
   for (int c = 0; c < 4; c++) {
     float sum = 0, squares = 0;
@@ -109,24 +109,25 @@ __device__ void add_rows(Statistics* total, const float (*values)[4], const bool
     const float mean = sum_of_rows(sum) / count;
 #pragma unroll
     for (int k = 0; k < ROWS; k++) squares += known[k] ? (values[k][c] - mean) * (values[k][c] - mean) : 0;
-    total[c].merge({count, mean, sum_of_rows(squares)});
+    squares = sum_of_rows(squares);
+    if (threadIdx.x % 32 < 4) total[c].merge({count, mean, squares});
   }
 }
 
-// Writes the block's row of statistics, from those of its warps: `warp_row` and `channel` say which a thread has.
-template <int CHANNELS, int GROUPS>
-__device__ void store_statistics(const Statistics (*found)[4], int warp_row, int warp_rows, int channel, float* partial) {
-  __shared__ Statistics of_warps[WARPS][CHANNELS];
-  if (threadIdx.x % 32 < 4 && warp_row < warp_rows)
-#pragma unroll
-    for (int q = 0; q < GROUPS; q++)
-#pragma unroll
-      for (int c = 0; c < 4; c++) of_warps[warp_row][channel + 16 * q + c] = found[q][c];
+// Statistics of no numbers yet, for each warp along the rows.
+template <int CHANNELS>
+__device__ void clear_statistics(Statistics (*of_warps)[CHANNELS], int warps) {
+  for (int k = threadIdx.x; k < warps * CHANNELS; k += THREADS) of_warps[k / CHANNELS][k % CHANNELS] = {0, 0, 0};
+}
+
+// Writes the block's row of statistics, from those of its warps.
+template <int CHANNELS>
+__device__ void store_statistics(const Statistics (*of_warps)[CHANNELS], int warps, float* partial) {
   __syncthreads();
   const int c = threadIdx.x;
   if (c >= CHANNELS) return;
   Statistics total = {0, 0, 0};
-  for (int k = 0; k < warp_rows; k++) total.merge(of_warps[k][c]);
+  for (int k = 0; k < warps; k++) total.merge(of_warps[k][c]);
   float* row = partial + blockIdx.x * (2 * CHANNELS + 1);
   row[c] = total.mean;
   row[CHANNELS + c] = total.squares;
