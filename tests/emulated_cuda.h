@@ -5,15 +5,18 @@
 // Instructions of a whole warp are carried out when its last thread has come to them. Accesses of 8 and 16 bytes are
 // checked for alignment by the compiler's sanitizer. With EXACT products in TF32 are in float32.
 
-#include <cmath>
-#include <csetjmp>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <tuple>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <ucontext.h>
+
 #include <utility>
-#include <vector>
+
+extern "C" {  // not by <cmath>, which takes longer to compile than a kernel
+float sqrtf(float), fmaf(float, float, float);
+double sqrt(double), fmin(double, double), fmax(double, double);
+}
 
 #define EMULATED 1
 #define __device__
@@ -39,6 +42,7 @@ static dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace emulator {
 
+const int MOST = 1024;  // threads of a block, and blocks of a grid
 const size_t STACK = 1 << 16;
 const unsigned TF32 = EXACT ? 0xffffffffu : 0xffffe000u;  // what products see of a number
 enum State { RUNS, WAITS_FOR_WARP, WAITS_FOR_BLOCK, ENDED };
@@ -54,8 +58,8 @@ struct Thread {
   int vote;
 };
 
-static std::vector<Thread> threads;
-static std::vector<char> stacks;
+static Thread threads[MOST];
+static char* stacks = (char*)malloc(MOST * STACK);
 static jmp_buf scheduler;
 static int current;
 static void (*body)();
@@ -64,6 +68,14 @@ static unsigned long long random_state;
 inline unsigned drawn(unsigned below) {
   random_state = random_state * 6364136223846793005ull + 1442695040888963407ull;
   return (unsigned)(random_state >> 33) % below;
+}
+
+// The numbers below `count` in an order that is drawn.
+inline void shuffle(int* order, int count) {
+  for (int k = 0; k < count; k++) {
+    const int other = drawn(k + 1);
+    order[k] = order[other], order[other] = k;
+  }
 }
 
 inline void fail(const char* message) {
@@ -96,7 +108,7 @@ inline void resume(int number) {
   if (thread.started) _longjmp(thread.at, 1);
   thread.started = true;
   getcontext(&thread.start);
-  thread.start.uc_stack.ss_sp = stacks.data() + number * STACK, thread.start.uc_stack.ss_size = STACK;
+  thread.start.uc_stack.ss_sp = stacks + number * STACK, thread.start.uc_stack.ss_size = STACK;
   thread.start.uc_link = nullptr;
   makecontext(&thread.start, run_body, 0);
   setcontext(&thread.start);
@@ -124,13 +136,12 @@ inline void run_warp(int first) {
 inline void run_block() {
   memset(__start_of_block, 0xff, __stop_of_block - __start_of_block);
   const int warps = blockDim.x / 32;
-  for (Thread& thread : threads) thread.started = false;
-  std::vector<int> order(warps);
-  for (int k = 0; k < warps; k++) order[k] = k;
+  for (int k = 0; k < blockDim.x; k++) threads[k].started = false;
   for (;;) {
-    for (int k = warps - 1; k > 0; k--) std::swap(order[k], order[drawn(k + 1)]);
-    for (int warp : order) run_warp(32 * warp);
-    for (current = 0; current < (int)threads.size(); current++)
+    int order[MOST];
+    shuffle(order, warps);
+    for (int k = 0; k < warps; k++) run_warp(32 * order[k]);
+    for (current = 0; current < blockDim.x; current++)
       if (threads[current].state != threads[0].state) fail("its block does not come to the same barrier");
     if (threads[0].state == ENDED) return;
   }
@@ -152,12 +163,11 @@ void call(void (*kernel)(Parameters...), void** arguments) {
 inline void run(void (*of_thread)(), int across, int down, int size, unsigned seed) {
   body = of_thread, random_state = seed;
   blockDim = {size, 1, 1}, gridDim = {across, down, 1};
-  threads.resize(size), stacks.resize(size * STACK);
-  std::vector<int> order(across * down);
-  for (int k = 0; k < across * down; k++) order[k] = k;
-  for (int k = across * down - 1; k > 0; k--) std::swap(order[k], order[drawn(k + 1)]);
-  for (int number : order) {
-    blockIdx = {number % across, number / across, 0};
+  if (size > MOST || across * down > MOST) fail("too many threads or blocks");
+  int order[MOST];
+  shuffle(order, across * down);
+  for (int k = 0; k < across * down; k++) {
+    blockIdx = {order[k] % across, order[k] / across, 0};
     run_block();
   }
 }
@@ -293,7 +303,7 @@ inline unsigned bfloat16_pair(float low, float high) { return to_bfloat16(low) |
 inline unsigned to_tf32(float value) {
   const unsigned bits = emulator::to_bits(value);
   if (EXACT) return bits;
-  return std::isfinite(value) ? (bits + 0x1000) & 0xffffe000u : value != value ? 0x7fffffff : bits;
+  return __builtin_isfinite(value) ? (bits + 0x1000) & 0xffffe000u : value != value ? 0x7fffffff : bits;
 }
 inline void read_again() {}
 inline void load_matrices(unsigned* parts, const void* row) {
