@@ -14,7 +14,7 @@ and gradients of weights are float32. Comparisons are such that what is not a nu
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
