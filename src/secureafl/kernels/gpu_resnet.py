@@ -92,8 +92,8 @@ class Sizes(NamedTuple):
         return -(-self.height // self.stride), -(-self.width // self.stride)
 
     @property
-    def count(self) -> int:
-        """Positions of the outputs."""
+    def positions(self) -> int:
+        """How many outputs there are of each channel."""
         return self.images * self.out[0] * self.out[1]
 
 
@@ -118,7 +118,7 @@ def tiles_back(sizes: Sizes) -> Tiles:
 
 def image_blocks(sizes: Sizes) -> int:
     """Blocks of the first convolution, there and back."""
-    return min(-(-sizes.count // _IMAGE_TILE[sizes.dtype]), _IMAGE_BLOCKS)
+    return min(-(-sizes.positions // _IMAGE_TILE[sizes.dtype]), _IMAGE_BLOCKS)
 
 
 def pool_blocks(images: int) -> int:
@@ -187,7 +187,7 @@ def convolve_images(
     """The first convolution; all others' weights are packed, and `zeros` are set to 0."""
     blocks, dtype = len(layer.partial), layer.sizes.dtype
     given = [images, weights, layer.outputs, layer.partial, table, packed, zeros]
-    given += [layer.sizes.count, layer.sizes.height, layer.sizes.width, blocks]
+    given += [layer.sizes.positions, layer.sizes.height, layer.sizes.width, blocks]
     given += [len(table), packed.numel() // 2, zeros.numel()]
     kernel = compiled("gpu_resnet_images.cu", "convolve_images", _of_type(dtype))
     kernel((blocks + _PACK_BLOCKS, 1, 1), (_THREADS, 1, 1), given)
@@ -257,7 +257,15 @@ def image_weight_gradient(
     sizes, blocks = layer.sizes, len(layer.parts)
     tensors = [images, given, layer.outputs, layer.kept, layer.sums, weights, gradient]
     tensors += [layer.parts, parts, table, counter_for(weights.device)]
-    rest = [len(layer.sums), layer.norm, sizes.count, sizes.height, sizes.width, blocks, len(table)]
+    rest = [
+        len(layer.sums),
+        layer.norm,
+        sizes.positions,
+        sizes.height,
+        sizes.width,
+        blocks,
+        len(table),
+    ]
     kernel = compiled("gpu_resnet_images.cu", "image_weight_gradient", _of_type(sizes.dtype))
     grid = (blocks + _PAIRS // _ADDED, 1, 1)
     kernel(grid, (_THREADS, 1, 1), [*tensors, *rest])
@@ -272,7 +280,7 @@ def pool(
     given = [layer.outputs, layer.partial, layer.kept, layer.moved, weights, block, active]
     given += [features, len(layer.partial), layer.norm, layer.running]
     kernel = compiled("gpu_resnet_pool.cu", "pool", _of_type(sizes.dtype))
-    pixels = sizes.count // sizes.images
+    pixels = sizes.positions // sizes.images
     kernel((sizes.images, 1, 1), (_THREADS, 1, 1), [*given, pixels, *norm])
     return features
 
@@ -281,7 +289,7 @@ def pool_gradient(layer: Layer, features: Tensor, active: Tensor) -> Tensor:
     """The gradient past the last ReLU, from that of the features."""
     sizes, found = layer.sizes, torch.empty_like(active)
     given = [features, active, layer.outputs, layer.kept, found, layer.sums]
-    given += [sizes.images, sizes.count // sizes.images]
+    given += [sizes.images, sizes.positions // sizes.images]
     kernel = compiled("gpu_resnet_pool.cu", "pool_gradient", _of_type(sizes.dtype))
     kernel((len(layer.sums), 1, 1), (_THREADS, 1, 1), given)
     return found

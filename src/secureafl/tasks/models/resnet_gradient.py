@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -105,7 +105,8 @@ class _Walk:
         self, model: ResNet20, weights: Tensor, images: Tensor, dtype: torch.dtype
     ) -> None:
         self.weights, self.images, self.outputs = weights, images, model.last.out_features
-        self.norm = (model.norm.momentum, model.norm.eps)
+        norm: Any = model.norm
+        self.norm = (norm.momentum, norm.eps)
         self.gradient, self.moved = torch.empty_like(weights), weights.new_empty(_STATISTICS)
         self.packed = weights.new_empty(2, _PACKED, dtype=dtype)
         sizes, (height, width) = [], images.shape[2:]
@@ -135,7 +136,7 @@ class _Walk:
             running=self.weights.numel() - _STATISTICS + statistics,
             packed=self.packed[0, one.packed :],
             packed_back=self.packed[1, one.packed :],
-            outputs=self.packed.new_empty(sizes.count, channels),
+            outputs=self.packed.new_empty(sizes.positions, channels),
             partial=self.weights.new_empty(there, 2 * channels + 1),
             kept=self.weights.new_empty(2 * channels),
             moved=self.moved[statistics:],
