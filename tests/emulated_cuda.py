@@ -61,7 +61,7 @@ def compiled(file, name, numbers, *lines, exact=False):
     )
     key = hashlib.sha256((source + _HEADER.read_text()).encode()).hexdigest()[:20]
     folder = Path(tempfile.gettempdir()) / f"emulated-cuda-{os.getuid()}"
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
     library = folder / f"{name}-{key}.so"
     if not library.exists():
         made = library.with_suffix(f".{os.getpid()}")

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 _Room = dict[tuple[int, int], tuple[int, int, int]]
 
 _THREADS = 256
-_PAIRS = 5 * 16**2 + 16**2 + 16 * 32 + 5 * 32**2 + 32 * 64 + 5 * 64**2
 # Blocks, by channels of what is written. Whoever reads it adds up numbers of all blocks that wrote
 # it, so there are few of them; runs that share the GPU keep the rest of it busy. On the way back
 # each block also leaves a part of the weights' gradient.
@@ -175,7 +174,7 @@ class Layer(NamedTuple):
 
 
 class Block(NamedTuple):
-    """What goes around two convolutions: the inputs, whose sizes are those of the first one."""
+    """Inputs of a block of the network, and the sizes of its first convolution, which has them."""
 
     inputs: Tensor
     sizes: Sizes
@@ -252,8 +251,12 @@ def image_weight_gradient(
     gradient: Tensor,
     parts: Tensor,
     table: Tensor,
+    pairs: int,
 ) -> None:
-    """Gradient of the first convolution's weights; the parts of all others are added up."""
+    """Gradient of the first convolution's weights; the parts of all others are added up.
+
+    These have so many pairs of an input's and an output's channel together.
+    """
     sizes, blocks = layer.sizes, len(layer.parts)
     tensors = [images, given, layer.outputs, layer.kept, layer.sums, weights, gradient]
     tensors += [layer.parts, parts, table, counter_for(weights.device)]
@@ -267,7 +270,7 @@ def image_weight_gradient(
         len(table),
     ]
     kernel = compiled("gpu_resnet_images.cu", "image_weight_gradient", _of_type(sizes.dtype))
-    grid = (blocks + _PAIRS // _ADDED, 1, 1)
+    grid = (blocks + pairs // _ADDED, 1, 1)
     kernel(grid, (_THREADS, 1, 1), [*tensors, *rest])
 
 

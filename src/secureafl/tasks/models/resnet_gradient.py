@@ -183,6 +183,5 @@ class _Walk:
             start = self.blocks.pop().inputs
             between = gpu_resnet.convolve_back(two, one, *given, past, None, None)
             past = gpu_resnet.convolve_back(one, before, *given, between, start, past)
-        gpu_resnet.image_weight_gradient(
-            layers[0], self.images, past, self.weights, self.gradient, self.parts, self.table
-        )
+        rest = (self.parts, self.table, _PACKED // 9)
+        gpu_resnet.image_weight_gradient(layers[0], self.images, past, *given, *rest)
