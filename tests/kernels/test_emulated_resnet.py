@@ -1,6 +1,7 @@
 """The CUDA kernels of ResNet-20's gradient, compiled for a CPU, against autograd."""
 
 import functools
+import itertools
 import shutil
 import sys
 
@@ -82,3 +83,20 @@ def test_what_is_not_a_number_in_statistics_and_images_is_not_hidden(gradient):
     inputs[1, 1, 5, 5] = torch.inf
     found, moved = gradient(model, weights, inputs, labels, mixed=True)
     assert found[[0, -1 - moved.numel()]].isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("channels", [(16, 16), (16, 32), (32, 32), (32, 64), (64, 64)])
+def test_tiles_of_every_size_fit_into_shared_memory(dtype, channels):
+    for height, width, images in itertools.product(
+        [1, 2, 7, 33, 64, 500], [1, 5, 18, 601], [1, 64]
+    ):
+        sizes = gpu_resnet.Sizes(*channels, images, height, width, dtype)
+        for cut, room, step, seen in (
+            (gpu_resnet.tiles_there, gpu_resnet._THERE, sizes.stride, 3),
+            (gpu_resnet.tiles_back, gpu_resnet._BACK, 1, 4 - sizes.stride),
+        ):
+            lines, columns, group, _ = cut(sizes)
+            warps, products, rows = room[dtype][channels]
+            assert group * lines * columns <= 16 * warps * products
+            assert group * (step * (lines - 1) + seen) * (step * (columns - 1) + seen) <= rows

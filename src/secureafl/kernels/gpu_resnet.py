@@ -117,12 +117,12 @@ def tiles_back(sizes: Sizes) -> Tiles:
 
 def image_blocks(sizes: Sizes) -> int:
     """Blocks of the first convolution, there and back."""
-    return min(-(-sizes.positions // _IMAGE_TILE[sizes.dtype]), _IMAGE_BLOCKS)
+    return _balanced(-(-sizes.positions // _IMAGE_TILE[sizes.dtype]), _IMAGE_BLOCKS)
 
 
 def pool_blocks(images: int) -> int:
     """Blocks that leave sums of the gradient of the last activations."""
-    return min(images, _POOL_BLOCKS)
+    return _balanced(images, _POOL_BLOCKS)
 
 
 def _cut(sizes: Sizes, room: _Room, most: int, step: int, seen: int) -> Tiles:
@@ -131,7 +131,12 @@ def _cut(sizes: Sizes, room: _Room, most: int, step: int, seen: int) -> Tiles:
     lines, columns, group, count = _best_cut(
         *sizes.out, sizes.images, 16 * warps * products, rows, step, seen
     )
-    return Tiles(lines, columns, group, min(count, most))
+    return Tiles(lines, columns, group, _balanced(count, most))
+
+
+def _balanced(tiles: int, most: int) -> int:
+    """As few blocks as take no longer than the most blocks would."""
+    return -(-tiles // -(-tiles // most))
 
 
 @functools.cache
