@@ -169,8 +169,7 @@ class _Walk:
         weight, bias = (self.weights[place].requires_grad_() for place in places)
         outputs = linear(features.requires_grad_(), weight.view(-1, _FEATURES), bias)
         found, *own = torch.autograd.grad(loss(outputs), (features, weight, bias))
-        for place, part in zip(places, own, strict=True):
-            self.gradient[place] = part
+        torch.cat(own, out=self.gradient[places[0].start : places[1].stop])
         return found
 
     def backward(self, features: Tensor) -> None:
