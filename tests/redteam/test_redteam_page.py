@@ -108,6 +108,27 @@ def test_command_searches_for_errors_and_backdoors_side_by_side(file, monkeypatc
     assert "worst ASR" in out
 
 
+@pytest.mark.parametrize("lost", ["every run", "its events"])
+def test_search_that_fails_costs_the_others_no_page(file, monkeypatch, lost):
+    def spoilt(cells, out, *rest, **more):
+        for update in engine_here(cells, out, *rest, **more):
+            if "async_sgd" in update.cell and lost == "every run":
+                (out / update.cell / "result.json").unlink(missing_ok=True)
+            elif "async_sgd" in update.cell:
+                (out / update.cell / "events.jsonl").unlink(missing_ok=True)
+            yield update
+
+    monkeypatch.setattr("secureafl.library.running.find_engine", lambda name: spoilt)
+    words = ("async_sgd,kardam", "small.toml", "--malicious", "0.25", "--budget", 1)
+    code, out, err = file.run_here("redteam", *words, "--seeds", "101", "--out", "found")
+    assert code == 1
+    said = [line for line in err.splitlines() if line.startswith("error:")]
+    assert len(said) == 1
+    assert ("no attack could be run" if lost == "every run" else "events.jsonl") in said[0]
+    assert "kardam, malicious 0.25: worst TER" in out
+    assert len([*(file.folder / "found").glob("*kardam*/report/index.html")]) == 1
+
+
 def test_each_defence_is_searched_with_each_share():
     found = _bases(["kardam", "secure_afl"], [0.2, 0.4], None, {"defense.alpha": 0.7}, True)
     named = [(short_name(base.defense), base.malicious, base.rounds) for base in found]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
@@ -11,7 +11,7 @@ import typer
 from secureafl.cli.given import settings_given
 from secureafl.cli.options import DEVICE, CheckpointSeconds, Engine, Workers
 from secureafl.cli.stopping import stoppable
-from secureafl.core.errors import ConfigError
+from secureafl.core.errors import ConfigError, RunError, SecureAflError
 from secureafl.library.shipped import find_file
 
 if TYPE_CHECKING:
@@ -117,9 +117,10 @@ def redteam(
     started = [with_start(plan, start_from or ()) for plan in begun]
     plans = _in_folders(started, out, fast)
     with stoppable("the same command goes on"):
-        search_all(plans, engine, workers, checkpoint_seconds, quiet)
-    for folder in plans:
-        _write_page(folder, quiet)
+        failures = search_all(plans, engine, workers, checkpoint_seconds, quiet)
+    failures += _write_pages(plans, quiet)
+    if failures:
+        raise RunError("; ".join(failures))
 
 
 def _parse_shares(text: str | None) -> list[float | None]:
@@ -175,6 +176,20 @@ def _in_folders(plans: Sequence[Plan], out: Path | None, fast: bool) -> dict[Pat
     if len(found) < len(plans):
         raise ConfigError("two searches would have the same name; ask for one of them alone")
     return found
+
+
+def _write_pages(folders: Iterable[Path], quiet: bool) -> list[str]:
+    """The pages of all searches that have ended; returns why some cannot be made."""
+    from secureafl.redteam.folder import OUTCOME
+
+    failures: list[str] = []
+    for folder in folders:
+        if (folder / OUTCOME).is_file():
+            try:
+                _write_page(folder, quiet)
+            except SecureAflError as error:
+                failures.append(str(error))
+    return failures
 
 
 def _write_page(folder: Path, quiet: bool) -> None:

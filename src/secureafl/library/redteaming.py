@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from secureafl.core.errors import NoRunError
+from secureafl.core.errors import NoRunError, RunError
 from secureafl.experiment import Experiment, read_experiment, to_mapping
 from secureafl.library.results import (
     RunResult,
@@ -94,7 +94,8 @@ def red_team(
     plan = with_start(Plan(base, *rest), start_from)
     folder = Path(out) if out is not None else Path("runs") / search_name(plan, fast)
     refuse_script_classes({"base": base})
-    search_all({folder: plan}, engine, workers, 60.0, not progress)
+    if failures := search_all({folder: plan}, engine, workers, 60.0, not progress):
+        raise RunError("; ".join(failures))
     return RedTeamResult(folder)
 
 
@@ -104,10 +105,10 @@ def search_all(
     workers: int,
     checkpoint_seconds: float,
     quiet: bool,
-) -> None:
+) -> list[str]:
     """Carry out searches side by side, each in its folder, with the result it has alone.
 
-    The same call goes on after a stop.
+    Return why some could not go on. The same call goes on after a stop.
     """
     searches = SideBySide(plans, workers or _AHEAD)
 
@@ -120,7 +121,7 @@ def search_all(
             print(*searches.begun(), sep="\n", file=sys.stderr)
         given = (searches.cells, searches.folder, engine, workers, checkpoint_seconds, quiet)
         run_cells(*given, go_on=go_on)
-    searches.require_all()
+    return searches.failures
 
 
 def _base(

@@ -58,11 +58,6 @@ class SideBySide:
         titles, self._titles = self._titles, []
         return titles
 
-    def require_all(self) -> None:
-        """Raise if a search could not go on."""
-        if self.failures:
-            raise RunError("; ".join(self.failures))
-
     def _begin_more(self) -> None:
         while self._to_begin and len(self.cells) - len(self._seen) < self._ahead:
             self._submit(*self._to_begin.popleft())
