@@ -27,7 +27,6 @@ from secureafl.experiment import (
     Experiment,
     from_mapping,
     read_experiment,
-    to_mapping,
     with_settings,
 )
 from secureafl.library.redteaming import search_all
@@ -76,33 +75,6 @@ def test_attacks_that_reach_full_length_are_named_with_their_settings(tmp_path):
     assert sorted(named) == sorted(f"  0.500 {on_one_line(attack)}" for attack in finalists)
 
 
-@pytest.mark.parametrize("against", ["error", "asr"])
-def test_search_ends_when_four_attacks_leave_nothing_to_be_worse(tmp_path, against):
-    plan = tiny_plan(budget=40, against=against)
-
-    def all_lost_from_the_second_batch(number, experiment):
-        return 0.49 * plan.error_ceiling if number == 0 else 1.0
-
-    outcome, seen = pretend(plan, tmp_path, all_lost_from_the_second_batch)
-    assert [len(stage.cells) for stage in seen] == [5 + 1, 5, 2 * (1 + 1)], "no longer runs"
-    assert len(outcome["trials"]) == 10
-    assert [t["number"] for t in outcome["trials"] if t["held_out"]["seeds"]] == [6]
-
-
-@pytest.mark.parametrize(("lost", "tried"), [(3, 20), (4, 4)])
-def test_fewer_than_four_such_attacks_do_not_end_it(tmp_path, lost, tried):
-    figures = itertools.chain([0.95] * lost, itertools.repeat(0.2))
-    plan = tiny_plan(budget=20)
-
-    def some_lost(number, experiment):
-        if short_name(experiment.attack) == "none":
-            return 0.1
-        return 0.95 if experiment.rounds == plan.base.rounds else next(figures)
-
-    outcome, _ = pretend(plan, tmp_path, some_lost)
-    assert len(outcome["trials"]) == tried
-
-
 def test_attack_that_fails_in_its_longer_run_gets_no_further(tmp_path):
     def fails_later(number, experiment):
         kind = short_name(experiment.attack)
@@ -114,63 +86,6 @@ def test_attack_that_fails_in_its_longer_run_gets_no_further(tmp_path):
     assert "label_flip" in kinds(seen[-2])
     assert "label_flip" not in kinds(seen[-1])
     assert outcome["worst"]["held_out"]["mean"] == 0.3
-
-
-def test_search_goes_on_where_no_short_run_has_learned(tmp_path):
-    plan = tiny_plan(budget=10)
-    outcome, _ = pretend(plan, tmp_path, lambda n, e: 1.0)
-    assert len(outcome["trials"]) == 10
-
-
-def test_search_goes_on_where_the_model_learns_nothing_without_an_attack(tmp_path):
-    plan = tiny_plan(budget=10)
-
-    def weak_attack(number, experiment):
-        return 0.1 if short_name(experiment.attack) == "gaussian" else 1.0
-
-    outcome, _ = pretend(plan, tmp_path, weak_attack)
-    assert len(outcome["trials"]) == 10
-
-
-def worst_at_full_length(plan, lost_there):
-    """Figures of a search in which attacks lose the model; at full length, maybe not the first."""
-
-    def score(number, experiment):
-        kind = short_name(experiment.attack)
-        if kind == "none":
-            return 0.1
-        full = experiment.rounds == plan.base.rounds
-        return 1.0 if not full or lost_there or kind != "label_flip" else 0.2
-
-    return score
-
-
-@pytest.mark.parametrize("lost_there", [True, False])
-def test_finalist_that_leaves_nothing_to_be_worse_has_no_rivals(tmp_path, lost_there):
-    plan = tiny_plan(budget=10)
-    outcome, seen = pretend(plan, tmp_path, worst_at_full_length(plan, lost_there))
-    full = [len(stage.cells) for stage in seen if "full length" in stage.title]
-    assert full == ([2 * 2] if lost_there else [2 * 2, 2 * 2])
-    assert outcome["worst"]["held_out"]["mean"] == 1.0
-    assert (outcome["worst"]["attack"]["kind"] == "label_flip") == lost_there
-    assert len(outcome["trials"]) == (4 if lost_there else 10), "else there is more to search for"
-
-
-def test_search_that_went_on_tries_other_attacks_at_full_length(tmp_path):
-    plan, tried = tiny_plan(budget=10), []
-
-    def mild_at_full_length(number, experiment):
-        if short_name(experiment.attack) == "none":
-            return 0.1
-        if experiment.rounds == plan.base.rounds:
-            tried.append(on_one_line(to_mapping(experiment)["attack"]))
-            return 0.3
-        return 1.0
-
-    outcome, seen = pretend(plan, tmp_path, mild_at_full_length)
-    assert [len(set(tried[:2])), len(set(tried))] == [1, 1 + plan.finalists]
-    assert ["short" in s.title or "longer" in s.title for s in seen[2:5]] == [True, True, True]
-    assert sum(t["held_out"]["mean"] == 0.3 for t in outcome["trials"]) == 1 + plan.finalists
 
 
 def test_ceiling_is_what_naming_the_most_common_label_gives():
