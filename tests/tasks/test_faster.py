@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from secureafl.core.flat_model import flatten, layout
+from secureafl.core.flat_model import FlatModel, flatten, layout
+from secureafl.kernels import dispatch
+from secureafl.kernels.dispatch import using_kernels
 from secureafl.tasks import Cifar10, FashionMnist, Udacity, faster
 from secureafl.tasks.models import ResNet20, resnet_gradient
 
@@ -29,9 +31,43 @@ def found(task, model, shape, mixed=False):
     return faster.fast_gradient(task, model, flatten(model), torch.zeros(shape), labels, mixed)
 
 
-def test_on_a_cpu_everything_is_left_to_autograd():
-    for task, shape in ((FashionMnist(), (2, 1, 28, 28)), (Cifar10(), (2, 3, 32, 32))):
-        assert found(task, task.model(), shape) is None
+@pytest.mark.parametrize(
+    "task", [FashionMnist(), SimpleNamespace(loss=lambda out, _: out[:, 3].sum())]
+)
+def test_on_a_cpu_the_papers_cnn_has_one_with_any_loss(task):
+    pytest.importorskip("llvmlite")
+    model, shape = FashionMnist().model(), (2, 1, 28, 28)
+    labels, images = torch.zeros(2, dtype=torch.int64), torch.zeros(shape)
+    expected = FlatModel(model).gradient(
+        flatten(model), images, lambda outputs: task.loss(outputs, labels)
+    )
+    torch.testing.assert_close(found(task, model, shape), expected)
+    outputs = faster.fast_outputs(model, flatten(model), images)
+    torch.testing.assert_close(outputs, model(images))
+
+
+def test_on_a_cpu_everything_else_is_left_to_autograd():
+    cnn, images = FashionMnist().model(), torch.zeros(2, 1, 28, 28)
+    others = [
+        (Cifar10(), Cifar10().model(), torch.zeros(2, 3, 32, 32)),
+        (FashionMnist(), nn.Sequential(*cnn), images),
+        (FashionMnist(), cnn.double(), images.double()),
+        (FashionMnist(), cnn.float(), torch.zeros(2, 1, 30, 30)),
+        (FashionMnist(), cnn, images[:0]),
+    ]
+    for task, model, inputs in others:
+        labels = torch.zeros(len(inputs), dtype=torch.int64)
+        given = (flatten(model), inputs)
+        assert faster.fast_gradient(task, model, *given, labels, False) is None
+        assert faster.fast_outputs(model, *given) is None
+    with using_kernels("reference"):
+        assert found(FashionMnist(), cnn, (2, 1, 28, 28)) is None
+        assert faster.fast_outputs(cnn, flatten(cnn), images) is None
+
+
+def test_without_llvmlite_the_papers_cnn_is_left_to_autograd(monkeypatch):
+    monkeypatch.setattr(dispatch, "_module", lambda kind: None)
+    assert found(FashionMnist(), FashionMnist().model(), (2, 1, 28, 28)) is None
 
 
 def test_the_papers_cnn_has_one_in_float32(on_gpu):

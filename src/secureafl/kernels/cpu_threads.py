@@ -46,9 +46,9 @@ class Ranges(NamedTuple):
 
 
 @functools.lru_cache
-def divide(tiles: int, size: int, threads: int) -> Ranges:
-    """Ranges of the tiles of a vector for so many threads."""
-    block = max(_LEAST_TILES, -(-tiles // _MOST_BLOCKS))
+def divide(tiles: int, size: int, threads: int, least: int = _LEAST_TILES) -> Ranges:
+    """Ranges of the tiles of a vector for so many threads, in blocks of `least` tiles or more."""
+    block = max(least, -(-tiles // _MOST_BLOCKS))
     blocks = -(-tiles // block)
     share = -(-blocks // min(threads, blocks)) * block
     return Ranges(

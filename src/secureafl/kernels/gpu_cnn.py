@@ -6,6 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from secureafl.kernels.cnn_sizes import (
+    CHANNELS_1,
+    CHANNELS_2,
+    CLASSES,
+    FEATURES,
+    LAYER_2,
+    SIDE,
+    hidden_units,
+)
 from secureafl.kernels.gpu_source import compiled
 
 if TYPE_CHECKING:
@@ -14,15 +23,13 @@ if TYPE_CHECKING:
 
 MAX_IMAGES = 1000  # of a batch: the logits of all must fit into the shared memory of a block
 
-_SIDE, _CHANNELS_1, _CHANNELS_2, _CLASSES = 28, 30, 50, 10
-_SIZE_1, _SIZE_2 = _CHANNELS_1 * 13 * 13, _CHANNELS_2 * 5 * 5  # of an image after each pooling
-_LAYER_2 = _CHANNELS_2 * (_CHANNELS_1 * 9 + 1)
+_SIZE_1 = CHANNELS_1 * 13 * 13  # of an image after the first pooling
 _FORWARD_THREADS, _FORWARD_UNITS, _BLOCK_UNITS, _BLOCK_IMAGES = 160, 4, 10, 8
 _BACKWARD_THREADS, _GROUPS = 32 * 13, 16  # a warp for every line; groups of images
 
 _NUMBERS = (
-    *(("SIDE", _SIDE), ("CLASSES", _CLASSES)),
-    *(("CHANNELS_1", _CHANNELS_1), ("CHANNELS_2", _CHANNELS_2)),
+    *(("SIDE", SIDE), ("CLASSES", CLASSES)),
+    *(("CHANNELS_1", CHANNELS_1), ("CHANNELS_2", CHANNELS_2)),
     *(("FORWARD_THREADS", _FORWARD_THREADS), ("WARP_CHANNELS", 5)),  # a block: half the channels
     *(("FORWARD_UNITS", _FORWARD_UNITS), ("BLOCK_UNITS", _BLOCK_UNITS)),
     *(("BLOCK_IMAGES", _BLOCK_IMAGES), ("GROUPS", _GROUPS)),
@@ -36,12 +43,12 @@ def cnn_gradient(
     labels: Int[Tensor, " batch"],
 ) -> Float[Tensor, " d"]:
     """Gradient of the mean cross entropy of `tasks.models.paper_cnn`, with any hidden layer."""
-    images, hidden = len(inputs), _hidden_units(weights.numel())
+    images, hidden = len(inputs), hidden_units(weights.numel())
     inputs, gradient = inputs.contiguous(), torch.empty_like(weights)
     pooled_1, gradient_1 = weights.new_empty(images, _SIZE_1), weights.new_empty(2, images, _SIZE_1)
-    pooled_2, gradient_2 = weights.new_empty(2, images, _SIZE_2)
+    pooled_2, gradient_2 = weights.new_empty(2, images, FEATURES)
     units, unit_gradient = weights.new_empty(2, images, hidden)
-    parts = weights.new_empty(_GROUPS, _LAYER_2)
+    parts = weights.new_empty(_GROUPS, LAYER_2)
     argmax_1 = torch.empty_like(pooled_1, dtype=torch.uint8)
     argmax_2 = torch.empty_like(pooled_2, dtype=torch.uint8)
 
@@ -53,22 +60,17 @@ def cnn_gradient(
     given = [weights, pooled_2, units, images]
     launch("hidden_forward", (-(-hidden // _FORWARD_UNITS),), 256, given)
     given = [weights, units, labels, gradient, unit_gradient, images]
-    launch("output_layer", (1,), 1024, given, room=4 * _CLASSES * images)
-    columns, lines = -(-_SIZE_2 // 128), -(-hidden // _BLOCK_UNITS) + -(-images // _BLOCK_IMAGES)
+    launch("output_layer", (1,), 1024, given, room=4 * CLASSES * images)
+    columns, lines = -(-FEATURES // 128), -(-hidden // _BLOCK_UNITS) + -(-images // _BLOCK_IMAGES)
     given = [weights, pooled_2, unit_gradient, gradient, gradient_2, images]
     launch("hidden_backward", (columns, lines), 128, given)
-    slices = -(-_CHANNELS_2 // (_BACKWARD_THREADS // 32))
+    slices = -(-CHANNELS_2 // (_BACKWARD_THREADS // 32))
     blocks, given = slices * _GROUPS + 2 * images, [weights, pooled_1, gradient_2, argmax_2]
     given += [parts, gradient_1, images]
     launch("convolution_2_backward", (blocks,), _BACKWARD_THREADS, given)
     given = [inputs, pooled_1, gradient_1, argmax_1, parts, gradient, images]
-    launch("convolution_1_backward", (_CHANNELS_1 + -(-_LAYER_2 // 1024),), 1024, given)
+    launch("convolution_1_backward", (CHANNELS_1 + -(-LAYER_2 // 1024),), 1024, given)
     return gradient
-
-
-def _hidden_units(parameters: int) -> int:
-    """The size of the hidden layer of a CNN with so many parameters."""
-    return (parameters - _CHANNELS_1 * 10 - _LAYER_2 - _CLASSES) // (_SIZE_2 + 1 + _CLASSES)
 
 
 def _kernel(name: str, hidden: int) -> Any:

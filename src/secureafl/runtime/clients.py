@@ -15,7 +15,7 @@ from secureafl.core.types import Data
 from secureafl.kernels.rows import draw_batch
 from secureafl.runtime.standardisation import Standardisation
 from secureafl.runtime.tape import Taped
-from secureafl.tasks.faster import fast_gradient
+from secureafl.tasks.faster import fast_gradient, fast_outputs
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -170,8 +170,10 @@ class Clients:
         outputs = []
         for inputs in self.data.test_inputs.split(_TEST_BATCH):
             inputs = self.standardisation(inputs)
+            inputs = stamp(inputs) if stamp else inputs
             with self._repeatable():
-                outputs.append(self._exact.outputs(weights, stamp(inputs) if stamp else inputs))
+                found = fast_outputs(self.model, weights, inputs)
+                outputs.append(self._exact.outputs(weights, inputs) if found is None else found)
         return torch.cat(outputs)
 
     def _repeatable(self) -> AbstractContextManager[None]:

@@ -1,16 +1,19 @@
-"""Hand-written gradients, for models where they are faster than autograd."""
+"""Hand-written gradients and outputs, for models where they are faster than torch's layers."""
 
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import warnings
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-from secureafl.kernels.dispatch import on_gpu
+from secureafl.kernels import reference
+from secureafl.kernels.dispatch import on_gpu, version_for
 from secureafl.kernels.gpu_cnn import MAX_IMAGES, cnn_gradient
 from secureafl.tasks.classification import Classification
 from secureafl.tasks.models.cnn import PaperCnn
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from secureafl.core.protocols import Task
 
 _refused: list[Exception] = []  # why Triton's kernels are not tried again in this process
+_GREY = (1, 28, 28)  # images of the CNN
 _NUMBERS = 2**31  # in a tensor, which kernels count with 32 bits
 
 
@@ -33,18 +37,46 @@ def fast_gradient(
 
     `mixed` is mixed precision, as there.
     """
-    if not (weights.dtype == inputs.dtype == torch.float32 and on_gpu(weights)):
+    if not weights.dtype == inputs.dtype == torch.float32:
         return None
+    if not on_gpu(weights):
+        compiled = _compiled_for(model, weights, inputs)
+        if compiled is None:
+            return None
+        found = compiled.cnn_gradient(weights, inputs, lambda outputs: task.loss(outputs, labels))
+        return found, weights[:0]
     if type(model) is PaperCnn:
         return None if mixed else _of_cnn(task, weights, inputs, labels)
     return _of_resnet(task, model, weights, inputs, labels, mixed)
+
+
+def fast_outputs(model: nn.Module, weights: Tensor, inputs: Tensor) -> Tensor | None:
+    """As `FlatModel.outputs`, without a gradient; None where only the layers have them."""
+    compiled = _compiled_for(model, weights, inputs)
+    return compiled.cnn_outputs(weights, inputs) if compiled else None
+
+
+def _compiled_for(model: nn.Module, weights: Tensor, inputs: Tensor) -> ModuleType | None:
+    """The CNN's kernels for a CPU, if they fit."""
+    if not (type(model) is PaperCnn and weights.is_cpu and len(inputs)):
+        return None
+    known = weights.dtype == inputs.dtype == torch.float32 and inputs.shape[1:] == _GREY
+    if not known or version_for(weights) is reference:
+        return None
+    return _cpu_cnn()
+
+
+@functools.cache
+def _cpu_cnn() -> ModuleType:
+    # Only where llvmlite is, which not everybody has.
+    return importlib.import_module("secureafl.kernels.cpu_cnn")
 
 
 def _of_cnn(
     task: Task, weights: Tensor, inputs: Tensor, labels: Tensor
 ) -> tuple[Tensor, Tensor] | None:
     known = getattr(type(task), "loss", None) is Classification.loss
-    if not (known and len(inputs) <= MAX_IMAGES and inputs.shape[1:] == (1, 28, 28)):
+    if not (known and len(inputs) <= MAX_IMAGES and inputs.shape[1:] == _GREY):
         return None
     return cnn_gradient(weights.detach(), inputs, labels), weights[:0]
 
