@@ -125,6 +125,15 @@ def test_what_is_not_a_number_is_not_hidden(place, value):
     assert not torch.isfinite(cnn_gradient(weights, inputs, loss).norm())
 
 
+@pytest.mark.parametrize("place", [(0, 0), (25, 0), (0, 25), (25, 25)])
+def test_nor_is_one_in_a_single_place_of_four(place):
+    _, weights, inputs, loss = case(images=4)
+    inputs[(1, 0, *place)] = torch.nan
+    assert not torch.isfinite(cnn_gradient(weights, inputs, loss).norm())
+    finite = torch.isfinite(cnn_outputs(weights, inputs)).all(dim=1)
+    assert finite.tolist() == [True, False, True, True]
+
+
 def test_nothing_that_was_given_changes():
     _, weights, inputs, loss = case()
     before = weights.clone(), inputs.clone()
