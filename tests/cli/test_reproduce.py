@@ -47,9 +47,38 @@ def test_page_of_nothing_shows_what_is_missing(cli):
     assert page.count('class="cell missing"') == 99
 
 
+@pytest.mark.slow
+def test_several_tables_share_their_runs_and_each_has_its_page(cli):
+    """Of both, AsyncSGD without an attack is the same run, and so is SecureAFL's."""
+    words = ["--fast", "--methods", "async_sgd,secure_afl", "--attacks", "none", "--rounds", "5"]
+    done = cli("reproduce", "main,stated", *words, "--out", "out")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == "2/2 cells done, 0 failed"
+    pages = [f"out/reproduce-{name}-fashion_mnist-fast" for name in ("main", "stated")]
+    for page in pages:
+        assert f"page: {page}/report/index.html" in done.stdout
+        assert len([*(cli.folder / page).glob("*-none-seed0/result.json")]) == 2
+
+
+def test_pages_of_several_tables_and_tasks(cli):
+    words = ["main,stated", "--task", "fashion_mnist,cifar10", "--page-only", "--quiet"]
+    done = cli("reproduce", *words, "--methods", "async_sgd", "--attacks", "none")
+    assert done.returncode == 0, done.stderr
+    found = {path.parts[-3] for path in (cli.folder / "runs").glob("*/report/index.html")}
+    assert found == {
+        f"reproduce-{name}-{task}"
+        for name in ("main", "stated")
+        for task in ("fashion_mnist", "cifar10")
+    }
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["reproduce", "main,alpah"], "cannot reproduce 'alpah'; did you mean 'alpha'?"),
+        (["reproduce", "main,alpha", "--task", "cifar10"], "'alpha' on fashion_mnist only"),
+        (["reproduce", "main,runtime"], "runtime measures: ask for it alone"),
+        (["reproduce", ","], "cannot reproduce ','"),
         (["reproduce", "maine"], "cannot reproduce 'maine'; did you mean 'main'?"),
         (["results", "--runs", "nowhere"], "nowhere: no such folder"),
     ],

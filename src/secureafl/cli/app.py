@@ -226,9 +226,8 @@ def compare(
     name = f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = out or free_folder(Path("runs"), name)
     with stoppable(f"the same command with --out {folder} goes on"):
-        finished = run_with_progress(
-            cells, folder, "local", workers, checkpoint_seconds, quiet, _trackers(track)
-        )
+        given = ("local", workers, checkpoint_seconds, quiet, _trackers(track))
+        finished = run_with_progress({folder: cells}, *given)[folder]
     report_comparison(finished, folder, quiet)
     if len(finished) < len(cells):
         raise typer.Exit(1)
@@ -238,11 +237,16 @@ def compare(
     epilog="Example: secureafl sweep examples/small_grid.toml --seeds 0-4 --out runs/small"
 )
 def sweep(
-    file: Annotated[Path, typer.Argument(metavar="GRID", help="Grid file, see docs/sweeps.md.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="GRID...", help="Grid files, see docs/sweeps.md; side by side."),
+    ],
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="Folder for the runs; default: runs/ and the grid's name."
+            metavar="FOLDER",
+            help="Folder for the runs, or for those of several grids; default: runs/ and the "
+            "grid's name.",
         ),
     ] = None,
     engine: Engine = "local",
@@ -256,22 +260,24 @@ def sweep(
     track: Track = None,
     quiet: Quiet = False,
 ) -> None:
-    """Run every cell of a grid that has no result yet; the same command goes on after a kill."""
-    from secureafl.cli.sweeping import print_table, run_with_progress
+    """Run every cell of grids that has no result yet; the same command goes on after a kill."""
+    from secureafl.cli.sweeping import grid_folders, print_table, run_with_progress
     from secureafl.sweep.grid import parse_seeds, read_grid
 
-    grid = read_grid(find_file(file))
-    grid = grid.with_seeds(parse_seeds(seeds)) if seeds else grid
-    cells = grid.cells(settings_given({"rounds": rounds, "device": device}, data_dir, set_))
-    folder = out or Path("runs") / file.stem
+    changes = settings_given({"rounds": rounds, "device": device}, data_dir, set_)
+    tables = {}
+    for folder, file in grid_folders(files, out).items():
+        grid = read_grid(find_file(file))
+        grid = grid.with_seeds(parse_seeds(seeds)) if seeds else grid
+        tables[folder] = grid.cells(changes)
     with stoppable("the same command goes on"):
-        finished = run_with_progress(
-            cells, folder, engine, workers, checkpoint_seconds, quiet, _trackers(track)
-        )
-    if finished and not quiet:
-        print_table(finished, folder)
-        print(f"run folders: {folder}")
-    if len(finished) < len(cells):
+        given = (engine, workers, checkpoint_seconds, quiet, _trackers(track))
+        finished = run_with_progress(tables, *given)
+    for folder, names in finished.items():
+        if names and not quiet:
+            print_table(names, folder)
+            print(f"run folders: {folder}")
+    if any(len(finished[folder]) < len(cells) for folder, cells in tables.items()):
         raise typer.Exit(1)
 
 

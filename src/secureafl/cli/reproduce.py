@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,12 +10,16 @@ import typer
 
 from secureafl.cli.options import DEVICE, CheckpointSeconds, Engine, EngineName, Workers
 from secureafl.cli.stopping import stoppable
+from secureafl.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from secureafl.experiment import Experiment
     from secureafl.reproduce.plan import Request
 
-EXAMPLE = "Example: secureafl reproduce main --fast, or: secureafl reproduce variants --seeds 0-2"
+EXAMPLE = (
+    "Example: secureafl reproduce main --fast, or: secureafl reproduce variants --seeds 0-2, "
+    "or several side by side: secureafl reproduce main,stated --task cifar10,cifar100"
+)
 
 
 def reproduce(
@@ -23,11 +27,16 @@ def reproduce(
         str,
         typer.Argument(
             help="main, stated, asyncdefender, alpha, variants, estimation-error, runtime, "
-            "malicious-fraction, delay, non-iid or clients."
+            "malicious-fraction, delay, non-iid or clients. Several with commas between: "
+            "side by side."
         ),
     ],
     task: Annotated[
-        str, typer.Option(metavar="TASK", help="Task, for main, stated and asyncdefender.")
+        str,
+        typer.Option(
+            metavar="TASK",
+            help="Task, for main, stated and asyncdefender; several with commas between.",
+        ),
     ] = "fashion_mnist",
     seeds: Annotated[
         str,
@@ -57,7 +66,9 @@ def reproduce(
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="Folder for runs and page; one begun before is gone on with."
+            metavar="FOLDER",
+            help="Folder for runs and page, or for several of these; one begun before is gone on "
+            "with.",
         ),
     ] = None,
     page_only: Annotated[
@@ -67,26 +78,43 @@ def reproduce(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
     """Run a table or figure of the paper and put its page beside the paper's figures."""
+    from secureafl.reproduce.artefacts import ESTIMATION, RUNTIME
     from secureafl.reproduce.plan import Request
 
     chosen = (_words(methods), _words(attacks))
-    request = Request(name, task, seeds, rounds, *chosen, fast, device, data_dir)
-    folder = out or Path("runs") / "-".join(["reproduce", name, task, *["fast"] * fast])
-    if name == "runtime":
+    requests = [
+        Request(one, kind, seeds, rounds, *chosen, fast, device, data_dir)
+        for kind in _words(task) or (task,)
+        for one in _words(name) or (name,)
+    ]
+    folders = _in_folders(requests, out)
+    measured = {request.name for request in requests} & {RUNTIME, ESTIMATION}
+    if measured and len(requests) > 1:
+        raise ConfigError(f"{min(measured)} measures: ask for it alone")
+    if name == RUNTIME:
         from secureafl.cli.bench import bench
 
-        bench(device=device, out=folder, quick=fast)
+        bench(device=device, out=next(iter(folders)), quick=fast)
         return
     with stoppable("the same command goes on"):
-        finished = page_only or _run(request, folder, engine, workers, checkpoint_seconds, quiet)
-    _write_page(request, folder, quiet)
+        finished = page_only or _run(folders, engine, workers, checkpoint_seconds, quiet)
+    for folder, request in folders.items():
+        _write_page(request, folder, quiet)
     if not finished:
         raise typer.Exit(1)
 
 
+def _in_folders(requests: Sequence[Request], out: Path | None) -> dict[Path, Request]:
+    """The folder of each table or figure: `out` itself if there is one, else one in it."""
+    if out and len(requests) == 1:
+        return {out: requests[0]}
+    parts = [["reproduce", r.name, r.task, *["fast"] * r.fast] for r in requests]
+    folders = [(out or Path("runs")) / "-".join(words) for words in parts]
+    return dict(zip(folders, requests, strict=True))
+
+
 def _run(
-    request: Request,
-    folder: Path,
+    folders: Mapping[Path, Request],
     engine: EngineName,
     workers: int,
     checkpoint_seconds: float,
@@ -96,13 +124,14 @@ def _run(
     from secureafl.reproduce.artefacts import ESTIMATION
     from secureafl.reproduce.plan import grid_for
 
-    cells = grid_for(request).cells()
+    tables = {folder: grid_for(request).cells() for folder, request in folders.items()}
+    (folder, request), *_ = folders.items()
     if request.name == ESTIMATION:
-        return _run_measured(cells, folder, checkpoint_seconds, quiet)
+        return _run_measured(tables[folder], folder, checkpoint_seconds, quiet)
     from secureafl.cli.sweeping import run_with_progress
 
-    done = run_with_progress(cells, folder, engine, workers, checkpoint_seconds, quiet)
-    return len(done) == len(cells)
+    done = run_with_progress(tables, engine, workers, checkpoint_seconds, quiet)
+    return all(len(done[folder]) == len(cells) for folder, cells in tables.items())
 
 
 def _run_measured(

@@ -1,4 +1,4 @@
-"""Cells of a grid or of a comparison: run them all, then show what came out."""
+"""Cells of grids or of a comparison: run them all, then show what came out."""
 
 from __future__ import annotations
 
@@ -11,28 +11,62 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from secureafl.cli.screen import note_majority, print_comparison
+from secureafl.core.errors import ConfigError
 from secureafl.experiment import Experiment
 from secureafl.library.running import run_cells
 from secureafl.report.cells import cell_of
 from secureafl.report.formatting import shares, spread
 from secureafl.report.page import write_report
+from secureafl.runs.layout import RESULT
+from secureafl.sweep.cells import Update
 from secureafl.sweep.engines import EngineName
+from secureafl.sweep.once import MadeOnce
 from secureafl.tracking.callback import Callback
 
 
+def grid_folders(files: Sequence[Path], out: Path | None) -> dict[Path, Path]:
+    """The folder of each grid: `out` itself if there is one grid, else one in it; and its file."""
+    if out and len(files) == 1:
+        return {out: files[0]}
+    found = {(out or Path("runs")) / file.stem: file for file in files}
+    if len(found) < len(files):
+        names = ", ".join(map(str, files))
+        raise ConfigError(f"{names}: two grids of one name; run one of them alone, with --out")
+    return found
+
+
 def run_with_progress(
-    cells: Mapping[str, Experiment],
-    folder: Path,
+    tables: Mapping[Path, Mapping[str, Experiment]],
     engine: EngineName,
     workers: int,
     checkpoint_seconds: float,
     quiet: bool,
     callbacks: Sequence[Callback] = (),
-) -> list[str]:
-    """Run the cells that have no result yet; return the names of all that are finished."""
+) -> dict[Path, list[str]]:
+    """Run the cells that have no result yet; return the names of all that are finished.
+
+    The cells of all tables, each with a folder, are in one queue, and those that are the same are
+    made once.
+    """
+    wanted = {folder / k: cell for folder, cells in tables.items() for k, cell in cells.items()}
     if not quiet:
-        note_majority(cells.values())
-    return run_cells(cells, folder, engine, workers, checkpoint_seconds, quiet, callbacks=callbacks)
+        note_majority(wanted.values())
+    runs, finished = MadeOnce(tables), set[Path]()
+    for place in sorted(wanted, key=lambda place: not (place / RESULT).is_file()):
+        runs.want(place, wanted[place])
+
+    def take_in(update: Update) -> Sequence[str]:
+        if update.state in ("finished", "failed"):
+            places = runs.end(update.cell)
+            finished.update(places if update.state == "finished" else ())
+        return ()
+
+    given = (runs.cells, runs.folder, engine, workers, checkpoint_seconds, quiet)
+    run_cells(*given, callbacks=callbacks, go_on=take_in)
+    return {
+        folder: [name for name in cells if folder / name in finished]
+        for folder, cells in tables.items()
+    }
 
 
 def report_comparison(names: Sequence[str], folder: Path, quiet: bool) -> None:

@@ -7,19 +7,16 @@ first end first; each ends with the result that it has alone.
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from secureafl.core.errors import RunError
-from secureafl.experiment import Experiment, to_mapping
 from secureafl.redteam.plan import Plan
 from secureafl.redteam.search import Stage, stages
 from secureafl.redteam.space import find_space
-from secureafl.runs.layout import RESULT
 from secureafl.sweep.cells import Update
+from secureafl.sweep.once import MadeOnce
 
 
 class SideBySide:
@@ -34,23 +31,20 @@ class SideBySide:
             find_space(plan.base.task, plan.against == "asr")
         self._searches = {out: stages(plan, out) for out, plan in plans.items()}
         self._to_begin = deque((out, next(one)) for out, one in self._searches.items())
-        folders = [stage.folder.absolute() for _, stage in self._to_begin]
-        self.folder = Path(os.path.commonpath(folders))
-        self.cells: dict[str, Experiment] = {}  # runs to make, in `folder`, as far as known
+        self._runs = MadeOnce(stage.folder for _, stage in self._to_begin)
+        self.folder, self.cells = self._runs.folder, self._runs.cells  # runs to make, so far
         self.failures: list[str] = []  # of searches that could not go on
         self._ahead, self._titles = ahead, list[str]()
-        self._seen, self._ended = set[str](), set[str]()
-        self._left: dict[Path, set[str]] = {}  # runs that a search waits for
-        # Of runs that are the same, as those without an attack, one is made and copied.
-        self._made_as: dict[str, str] = {}  # by experiment
-        self._wanted: dict[str, list[tuple[Path, str]]] = {}  # by that: who wants it, and as what
+        self._seen = set[str]()
+        self._search_of: dict[Path, Path] = {}  # by the folder of its runs
+        self._left: dict[Path, set[Path]] = {}  # runs that a search waits for
         self._begin_more()
 
     def tell(self, update: Update) -> None:
         """Take in an update of a run; its search may go on, and there may be more `cells`."""
         self._seen.add(update.cell)
         if update.state in ("finished", "failed"):
-            self._settle(update.cell)
+            self._settle(self._runs.end(update.cell))
         self._begin_more()
 
     def begun(self) -> list[str]:
@@ -66,24 +60,18 @@ class SideBySide:
         """Put the runs of a stage into the queue, but for those that are there already."""
         several = len(self._searches) > 1
         self._titles.append(f"{search.name}: {stage.title}" if several else stage.title)
-        names = {self._name(stage.folder / run): cell for run, cell in stage.cells.items()}
-        self._left[search] = set(names)
+        runs = {stage.folder / name: cell for name, cell in stage.cells.items()}
+        self._search_of[stage.folder], self._left[search] = search, set(runs)
         # Attacks that carry out the defence take longest; begun last, all would wait for them.
-        for name in sorted(names, key=lambda name: names[name].attack.knows != "defense"):
-            maker = self._made_as.setdefault(repr(to_mapping(names[name])), name)
-            self._wanted.setdefault(maker, []).append((search, name))
-            if maker == name:
-                self.cells[name] = names[name]
-        for maker in [*self._wanted]:
-            if maker in self._ended:
-                self._settle(maker)
+        for run in sorted(runs, key=lambda run: runs[run].attack.knows != "defense"):
+            self._runs.want(run, runs[run])
+        self._settle(self._runs.ended())
 
-    def _settle(self, maker: str) -> None:
-        """A run has ended: give it to all who want it, and let those go on who wait no longer."""
-        self._ended.add(maker)
-        for search, name in self._wanted.pop(maker, []):
-            _copy(self.folder / maker, self.folder / name)
-            self._left[search].discard(name)
+    def _settle(self, ended: Iterable[Path]) -> None:
+        """Runs have ended: let those searches go on who wait no longer."""
+        for run in ended:
+            search = self._search_of[run.parent]
+            self._left[search].discard(run)
             if not self._left[search]:
                 self._advance(search)
 
@@ -95,17 +83,3 @@ class SideBySide:
             return
         if stage:
             self._submit(search, stage)
-
-    def _name(self, run: Path) -> str:
-        return run.absolute().relative_to(self.folder).as_posix()
-
-
-def _copy(made: Path, wanted: Path) -> None:
-    """Copy a finished run to where the same run is wanted, at once or not at all."""
-    if not (made / RESULT).is_file() or (wanted / RESULT).is_file():
-        return
-    unfinished = wanted.with_name(f".{wanted.name}")
-    for leftover in (unfinished, wanted):
-        shutil.rmtree(leftover, ignore_errors=True)
-    shutil.copytree(made, unfinished)
-    unfinished.rename(wanted)
