@@ -89,7 +89,7 @@ def _module(kind: str) -> ModuleType | None:
 @functools.cache
 def _say_once(kind: str) -> ModuleType:
     logging.getLogger("secureafl").warning(
-        "%s is not installed: the server step is many times slower (pip install %s)",
+        "%s is not installed: rounds are several times slower (pip install %s)",
         *(_NEEDS[kind], _NEEDS[kind]),
     )
     return reference
