@@ -26,7 +26,7 @@ from secureafl.report.tables import read_run
 from secureafl.runs.query import results_table
 from secureafl.runtime.records import stored_experiment
 from secureafl.settings import RENAMED, name_for_files, refuse_old_names, short_name
-from secureafl.toml import parse_value, write_toml
+from secureafl.toml import differences, parse_value, write_toml
 
 
 def test_empty_file_is_the_papers_setting():
@@ -213,6 +213,18 @@ def test_whole_numbers_pass_for_numbers_but_not_the_other_way_round():
     assert type(from_mapping({"training": {"learning_rate": 1}}).training.learning_rate) is float
     with pytest.raises(ConfigError, match="give a whole number"):
         from_mapping({"rounds": 3.0})
+
+
+def test_differences_are_named():
+    here = {"seed": 1, "task": {"kind": "digits", "data_dir": ""}, "device": "cuda"}
+    assert differences(here, here) == ""
+    assert differences(here, {**here, "device": "cpu"}) == "device is 'cuda' there and 'cpu' here"
+    told = differences({**here, "out": "x" * 100}, {"seed": 5})
+    assert told == (
+        "seed is 1 there and 5 here, task.kind is 'digits' there and missing here, "
+        "task.data_dir is '' there and missing here, 2 more"
+    )
+    assert differences({"out": "x" * 100}, {}) == f"out is '{'x' * 56}... there and missing here"
 
 
 def test_short_runs_are_evaluated_as_often_as_long_ones():

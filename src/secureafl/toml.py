@@ -28,6 +28,9 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
 
 
+_FEW, _WIDE = 3, 60  # settings that are named where there may be many; letters of a value
+
+
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Every value of nested tables under its dotted name."""
     flat: dict[str, Any] = {}
@@ -37,6 +40,25 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{name}"] = value
     return flat
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """Which settings two tables have otherwise, in words: the first of them, and how many more.
+
+    >>> from secureafl.toml import differences
+    >>> differences({"seed": 1, "task": {"kind": "digits"}}, {"seed": 5})
+    "seed is 1 there and 5 here, task.kind is 'digits' there and missing here"
+    """
+    one, other = flatten(there), flatten(here)
+    keys = [key for key in {**one, **other} if _told(one, key) != _told(other, key)]
+    told = [f"{key} is {_told(one, key)} there and {_told(other, key)} here" for key in keys]
+    more = [f"{len(told) - _FEW} more"] if len(told) > _FEW else []
+    return ", ".join([*told[:_FEW], *more])
+
+
+def _told(values: Mapping[str, Any], key: str) -> str:
+    text = repr(values[key]) if key in values else "missing"
+    return text if len(text) <= _WIDE else f"{text[: _WIDE - 3]}..."
 
 
 def parse_value(text: str) -> Any:

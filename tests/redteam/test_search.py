@@ -272,7 +272,7 @@ def test_order_in_which_runs_end_does_not_matter(tmp_path, monkeypatch, whole, c
 def test_folder_of_another_search_is_refused_and_kept(tmp_path):
     pretend(tiny_plan(), tmp_path, lambda n, e: 0.5)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(RunError, match=r"another search \(its budget differs\)"):
+    with pytest.raises(RunError, match=r"another search \(budget is 6 there and 9 here\)"):
         next(stages(tiny_plan(budget=9), tmp_path))
     assert sorted(tmp_path.rglob("*")) == before
 

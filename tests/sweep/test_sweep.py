@@ -45,7 +45,8 @@ def test_cell_finished_with_other_settings_is_not_taken_for_this_one(tmp_path):
     (update,), tasks = unfinished(grid.cells({"clients": 7}), tmp_path)
     assert not tasks
     assert update.state == "failed"
-    assert "holds a run with other settings; choose another folder (out)" in update.message
+    said = "other settings (clients is 6 there and 7 here); choose another folder (out)"
+    assert said in update.message
 
 
 def test_cell_of_a_version_that_lacked_a_setting_is_not_taken_for_this_one(tmp_path):

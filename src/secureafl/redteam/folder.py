@@ -24,6 +24,7 @@ from secureafl.redteam.optimiser import import_optuna
 from secureafl.redteam.plan import NO_ATTACK, Plan
 from secureafl.redteam.space import Space
 from secureafl.runs.layout import RESULT, read_json, to_json
+from secureafl.toml import differences
 
 SEARCH, RUNS, TRIALS, OUTCOME = "search.json", "runs", "trials.json", "redteam.json"
 WORST = "worst.toml"
@@ -38,9 +39,9 @@ def claim(plan: Plan, space: Space, out: Path) -> None:
     stored = out / SEARCH
     if stored.is_file():
         found = read_json(stored)
-        differ = [key for key in wanted if found.get(key) != wanted[key]]
-        if differ:
-            what = f"holds another search (its {', '.join(differ)} differs)"
+        kept = {key: value for key, value in found.items() if key in wanted}
+        if kept != wanted:
+            what = f"holds another search ({differences(kept, wanted)})"
             raise RunError(f"{out}: {what}; choose another folder (out)")
         return
     try:

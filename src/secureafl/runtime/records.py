@@ -25,7 +25,7 @@ from secureafl.runs.summary import summarise
 from secureafl.runtime.trained_model import model_file
 from secureafl.settings import refuse_old_names, short_name
 from secureafl.tasks.arrays import refuse_arrays
-from secureafl.toml import read_toml, write_toml
+from secureafl.toml import differences, read_toml, write_toml
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,7 +40,8 @@ def require_same(experiment: Experiment, path: Path) -> None:
         _refuse_missing(wanted, stored, path)
         stored = to_mapping(from_mapping(stored))
     if stored != wanted:
-        raise RunError(f"{path}: holds a run with other settings; choose another folder (out)")
+        what = f"holds a run with other settings ({differences(stored, wanted)})"
+        raise RunError(f"{path}: {what}; choose another folder (out)")
 
 
 def stored_experiment(path: Path) -> Experiment:
