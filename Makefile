@@ -9,7 +9,7 @@ SITE := $(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env \
 .PHONY: demo demo-deploy test test-all lint docs format bench clean help
 
 help:
-	@echo "make demo      watch SecureAFL beat a poisoning attack (about 4 minutes)"
+	@echo "make demo      watch SecureAFL beat a poisoning attack (a few minutes, most of them to set up)"
 	@echo "make demo-deploy  a real server and five real clients, one malicious, one broken (about 5 minutes)"
 	@echo "make test      lint and all tests (under 10 minutes on 2 cores)"
 	@echo "make test-all  the slow tests too, among them sweeps on Ray and submitit and an installed wheel"
