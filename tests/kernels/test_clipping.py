@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from emulated_cuda import GPU, costly
 from stepping import threads
 
 from secureafl.core.clipping import full_standing, no_records
@@ -9,9 +10,18 @@ from secureafl.core.panels import draw_panels
 from secureafl.core.trees import name_tensors
 from secureafl.core.types import Arrival
 from secureafl.kernels import cpu, reference
+from secureafl.kernels.dispatch import using_kernels
 from secureafl.linalg.sketch import draw_sketch
 
 SIZE = 64
+
+
+@pytest.fixture
+def placed(request, version):
+    """A version of the operations, and where its tensors are."""
+    if version == "gpu":
+        return request.getfixturevalue("gpu"), torch.device(GPU)
+    return {"reference": reference, "cpu": cpu}[version], torch.device("cpu")
 
 
 def play(version, device, clients, dim, uploads=60):
@@ -38,9 +48,10 @@ def play(version, device, clients, dim, uploads=60):
     return torch.stack(steps), centre.cpu(), records, standing
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_an_upload_that_is_a_part_of_something_is_read_before_its_copy_is_gone(device):
-    version, numbers = version_on(device), torch.arange(2_000_000.0, device=device)
+@pytest.mark.parametrize("version", ["cpu", "gpu"])
+def test_an_upload_that_is_a_part_of_something_is_read_before_its_copy_is_gone(placed):
+    version, device = placed
+    numbers = torch.arange(2_000_000.0, device=device)
     steps = []
     for upload in (numbers[::2], numbers[::2].clone()):  # of one a copy is made, and given back
         torch.manual_seed(0)
@@ -54,27 +65,17 @@ def test_an_upload_that_is_a_part_of_something_is_read_before_its_copy_is_gone(d
     assert torch.equal(*steps)
 
 
-def version_on(device):
-    """The fast version for a device, if there is one here."""
-    if device == "cpu":
-        return cpu
-    if not torch.cuda.is_available():
-        pytest.skip("needs a GPU")
-    from secureafl.kernels import gpu
-
-    return gpu
-
-
 # Some long enough that curvature counts; of 140 clients most are known before the end.
 _LENGTHS = [(1, 40, 60), (2, 64, 60), (7, 1000, 150), (33, 1000, 60), (140, 333, 250)]
+_CASES = [("cpu", *case) for case in _LENGTHS]
+_CASES += [costly("gpu", *case) if case[0] > 7 else ("gpu", *case) for case in _LENGTHS]
 
 
-@pytest.mark.parametrize(("clients", "dim", "uploads"), _LENGTHS)
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_uploads_leave_what_the_plain_version_leaves(device, clients, dim, uploads):
-    version = version_on(device)
-    steps, centre, *kept = play(version, device, clients, dim, uploads)
-    plain_steps, plain_centre, *expected = play(reference, "cpu", clients, dim, uploads)
+@pytest.mark.parametrize(("version", "clients", "dim", "uploads"), _CASES)
+def test_uploads_leave_what_the_plain_version_leaves(placed, clients, dim, uploads):
+    steps, centre, *kept = play(*placed, clients, dim, uploads)
+    with using_kernels("reference"):
+        plain_steps, plain_centre, *expected = play(reference, "cpu", clients, dim, uploads)
     torch.testing.assert_close(steps, plain_steps, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(centre, plain_centre, rtol=1e-4, atol=1e-5)
     found, expected = (name_tensors(state, "") for state in (kept, expected))
@@ -84,10 +85,9 @@ def test_uploads_leave_what_the_plain_version_leaves(device, clients, dim, uploa
 
 
 @pytest.mark.parametrize("kind", ["curvature", "whole"])
-@pytest.mark.parametrize("device", ["reference", "cpu", "cuda"])
-def test_either_curvature_can_cost_a_client_its_trust(device, kind):
-    version = reference if device == "reference" else version_on(device)
-    place = torch.device("cuda" if device == "cuda" else "cpu")
+@pytest.mark.parametrize("version", ["reference", "cpu", "gpu"])
+def test_either_curvature_can_cost_a_client_its_trust(placed, kind):
+    version, place = placed
     records = no_records(5, SIZE, torch.zeros(1000, device=place))
     standing = full_standing(5, place)
     records.known.fill_(True)
@@ -103,10 +103,11 @@ def test_either_curvature_can_cost_a_client_its_trust(device, kind):
 
 
 @pytest.mark.parametrize("clients", [1, 50, 129, 1500, 3000])
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_panels_are_called_as_in_the_plain_version(device, clients):
+@pytest.mark.parametrize("version", ["cpu", "gpu"])
+def test_panels_are_called_as_in_the_plain_version(placed, clients):
     torch.manual_seed(0)
-    version, plain = version_on(device), draw_panels(clients, torch.device("cpu"))
+    version, device = placed
+    plain = draw_panels(clients, torch.device("cpu"))
     panels = type(plain)(*(tensor.to(device, copy=True) for tensor in plain))
     for _ in range(3 * 2 * -(-clients // 128) + 1):
         (members, due), expected = version.call_panel(panels, 2), reference.call_panel(plain, 2)

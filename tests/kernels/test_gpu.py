@@ -1,7 +1,8 @@
-"""The GPU's version of the hot operations against the plain one, where there is a GPU."""
+"""The GPU's version of the hot operations against the plain one."""
 
 import pytest
 import torch
+from emulated_cuda import GPU, costly
 
 from secureafl.core.types import Arrival, Entry, Inner, SecantProducts
 from secureafl.kernels import reference
@@ -9,26 +10,25 @@ from secureafl.kernels.memory import no_memory
 from secureafl.kernels.step import Selection, step_along
 from secureafl.linalg.quantile import no_history
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = pytest.mark.usefixtures("gpu")
 
-CASES = [(50, 3, 1000), (7, 3, 77), (51, 1, 300), (1, 2, 5), (100, 3, 333), (64, 2, 100)]
-CASES += [(300, 3, 500), (1000, 3, 200), (2, 5, 1)]  # clients, pairs, parameters
+CASES = [(50, 3, 1000), (7, 3, 77), (1, 2, 5), (100, 3, 333)]  # clients, pairs, parameters
+CASES += [costly(*case) for case in [(51, 1, 300), (64, 2, 100), (300, 3, 500), (2, 5, 1)]]
+CASES.append(costly(1000, 3, 200))
 
 
 def on_gpu(value, dtype=None):
-    return torch.tensor(value, device="cuda", dtype=dtype)
+    return torch.tensor(value, device=GPU, dtype=dtype)
 
 
 def filled(clients, pairs, size):
     """A memory of random vectors, and the model."""
-    weights = torch.randn(size, device="cuda")
+    weights = torch.randn(size, device=GPU)
     memory = no_memory(clients, 2 + 2 * pairs, weights)
     for client in range(clients):
-        gradient, base = torch.randn(2, size, device="cuda")
+        gradient, base = torch.randn(2, size, device=GPU)
         arrival = Arrival(on_gpu(client), on_gpu(0), gradient, base)
-        parts = Entry(
-            torch.arange(2 * pairs, device="cuda"), ("step", "change") * pairs, on_gpu(True)
-        )
+        parts = Entry(torch.arange(2 * pairs, device=GPU), ("step", "change") * pairs, on_gpu(True))
         memory = reference.store_upload(memory, arrival, parts, weights, on_gpu(True))
     return memory, weights
 
@@ -48,9 +48,9 @@ def test_step_is_the_plain_one(gpu, clients, pairs, size, keep, entry):
     torch.manual_seed(clients)
     memory, weights = filled(clients, pairs, size)
     for absent in (0, 1, clients // 2):
-        present = torch.randperm(clients, device="cuda") >= min(absent, clients - 1)
+        present = torch.randperm(clients, device=GPU) >= min(absent, clients - 1)
         count, shares = present.sum(), torch.randn_like(memory.along)
-        gradient, base = torch.randn(2, size, device="cuda")
+        gradient, base = torch.randn(2, size, device=GPU)
         arrival = Arrival(on_gpu(clients // 2), on_gpu(0), gradient, base)
         places = Entry(on_gpu([pairs - 1, 2 * pairs - 1]), ("step", "change"), on_gpu(entry))
         secant, plain = (
@@ -78,7 +78,7 @@ def test_shares_are_the_plain_ones(gpu, clients, pairs, size, cap):
     torch.manual_seed(clients)
     memory, _ = filled(clients, pairs, size)
     inner = Inner(memory.gram, memory.along, memory.squared)
-    appended = torch.arange(clients, device="cuda") % (2 * pairs + 1)
+    appended = torch.arange(clients, device=GPU) % (2 * pairs + 1)
     shares = [version.lbfgs_shares(inner, appended, pairs, cap) for version in (gpu, reference)]
     torch.testing.assert_close(*shares, rtol=1e-6, atol=1e-8)
 
@@ -86,23 +86,24 @@ def test_shares_are_the_plain_ones(gpu, clients, pairs, size, cap):
 @pytest.mark.parametrize("window", [0, 1, 3, 7])
 def test_filter_is_the_plain_one(gpu, window):
     torch.manual_seed(window)
-    one, other = (no_history(window, torch.device("cuda")) for _ in range(2))
+    one, other = (no_history(window, torch.device(GPU)) for _ in range(2))
     for number in range(80):
-        figures = torch.rand(4, dtype=torch.float64, device="cuda") * 4
+        figures = torch.rand(4, dtype=torch.float64, device=GPU) * 4
         figures[0] = 0 if number % 17 == 0 else figures[0]
         secant = SecantProducts(on_gpu(number % 9 != 0), *figures.round(decimals=number % 3))
         found, one = gpu.filter_update(one, secant, 1.0, 0.8)
         expected, other = reference.filter_update(other, secant, 1.0, 0.8)
         for a, b in zip(found, expected, strict=True):
             torch.testing.assert_close(a, b, equal_nan=True)
-    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    for a, b in zip(one, other, strict=True):  # of a CPU's roots, the last bit may be another
+        torch.testing.assert_close(a, b, rtol=1e-15, atol=0)
 
 
 @pytest.mark.parametrize("clients", [1, 50, 300])
 @pytest.mark.parametrize("included", [False, True])
 def test_same_participants_are_selected(gpu, clients, included):
     torch.manual_seed(clients)
-    known, shares = torch.rand(clients, device="cuda") < 0.7, torch.rand(clients, 8, device="cuda")
+    known, shares = torch.rand(clients, device=GPU) < 0.7, torch.rand(clients, 8, device=GPU)
     found = []
     for version in (gpu, reference):
         own = shares.double()

@@ -1,7 +1,8 @@
-"""Rows of tables on a GPU against those in plain torch, bit by bit, where there is a GPU."""
+"""Rows of tables on a GPU against those in plain torch, bit by bit."""
 
 import pytest
 import torch
+from emulated_cuda import GPU, costly
 
 from secureafl.core.server import moved
 from secureafl.core.types import Decision
@@ -9,11 +10,10 @@ from secureafl.kernels import rows
 from secureafl.kernels.dispatch import using_kernels
 from secureafl.runtime.standardisation import Standardisation
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = pytest.mark.usefixtures("gpu")
 
-DEVICE = "cuda"
 DTYPES = [torch.bool, torch.int64, torch.float16, torch.float32, torch.float64]
-SIZES = [1, 7, 1023, 1025, 139_960, 1_000_003]
+SIZES = [1, 7, 1023, 1025, 139_960, costly(1_000_003)]
 
 
 @pytest.fixture
@@ -30,14 +30,14 @@ def launched(monkeypatch):
 
 
 def there(value, dtype=None):
-    return torch.tensor(value, dtype=dtype, device=DEVICE)
+    return torch.tensor(value, dtype=dtype, device=GPU)
 
 
 def any_bits(dtype, *shape):
     """Every bit by chance, so also numbers that are none."""
     count = torch.Size(shape).numel() * dtype.itemsize
     found = torch.randint(0, 2 if dtype == torch.bool else 256, (count,), dtype=torch.uint8)
-    return found.view(dtype).view(shape).to(DEVICE)
+    return found.view(dtype).view(shape).to(GPU)
 
 
 def same(one, other):
@@ -90,7 +90,7 @@ def test_row_and_flags_may_be_parts_of_others(launched):
     ],
 )
 def test_what_no_kernel_copies_is_set_all_the_same(table, value, launched):
-    table, value = table.to(DEVICE), value.to(DEVICE)
+    table, value = table.to(GPU), value.to(GPU)
     value = value[::2] if len(value) == 8 else value  # there: a copy would be contiguous
     rows.set_row(table, there(1), value, there(True))
     expected = torch.zeros(table.shape, dtype=table.dtype)
@@ -105,10 +105,10 @@ def test_gradient_is_noted_if_it_is_finite_and_heard(size, launched):
     heard = there([True, False, True])
     for at in {0, size // 2, size - 1}:
         for spoilt in (1.0, 3.4e38, -3.4e38, torch.inf, -torch.inf, torch.nan):
-            gradient = torch.randn(size, device=DEVICE)
+            gradient = torch.randn(size, device=GPU)
             gradient[at] = spoilt
             for client in range(3):
-                table = torch.randn(3, size, device=DEVICE)
+                table = torch.randn(3, size, device=GPU)
                 known = there([False, False, True])
                 given = (table, known, there(client), gradient, heard)
                 expected = plain(rows.note_row, *given)
@@ -122,7 +122,7 @@ def test_gradient_is_noted_if_it_is_finite_and_heard(size, launched):
 
 
 def test_gradient_of_another_precision_is_noted(launched):
-    table, gradient = torch.zeros(2, 5, device=DEVICE).double(), there([1.0] * 5).double()
+    table, gradient = torch.zeros(2, 5, device=GPU).double(), there([1.0] * 5).double()
     known, heard = there([False, False]), there([True, True])
     rows.note_row(table, known, there(1), gradient, heard)
     assert table.tolist() == [[0.0] * 5, [1.0] * 5]
@@ -140,18 +140,18 @@ IMAGES = [(1, 28, 28), (3, 32, 32), (3, 5, 7), (1,), (9,), (2, 1), (4, 40, 41)]
 def test_batch_has_the_bits_of_plain_torch(shape, pixel, by_channel, label, launched):
     torch.manual_seed(sum(shape))
     samples, channels = 50, shape[0] if by_channel else 1
-    inputs = torch.randint(0, 256, (samples, *shape), device=DEVICE).to(pixel)
+    inputs = torch.randint(0, 256, (samples, *shape), device=GPU).to(pixel)
     if pixel == torch.float32:
-        inputs = inputs / 255 * torch.randn(samples, *shape, device=DEVICE).exp()
+        inputs = inputs / 255 * torch.randn(samples, *shape, device=GPU).exp()
         inputs[3].fill_(torch.inf)
-    mean, std = 255 * torch.rand(2, channels, device=DEVICE)
+    mean, std = 255 * torch.rand(2, channels, device=GPU)
     labels = {
-        "class": torch.randint(0, 10, (samples,), device=DEVICE),
-        "number": torch.randn(samples, device=DEVICE),
-        "numbers": torch.randn(samples, 3, 2, device=DEVICE).double(),
-        "byte": torch.randint(0, 10, (samples,), device=DEVICE).to(torch.uint8),
+        "class": torch.randint(0, 10, (samples,), device=GPU),
+        "number": torch.randn(samples, device=GPU),
+        "numbers": torch.randn(samples, 3, 2, device=GPU).double(),
+        "byte": torch.randint(0, 10, (samples,), device=GPU).to(torch.uint8),
     }[label]
-    drawn = torch.randint(0, samples, (37,), device=DEVICE)[4:]
+    drawn = torch.randint(0, samples, (37,), device=GPU)[4:]
     found = rows.draw_batch(inputs, labels, drawn, mean, std)
     assert found is not None
     assert same(found[0], Standardisation(mean, std)(inputs.index_select(0, drawn)))
@@ -161,9 +161,9 @@ def test_batch_has_the_bits_of_plain_torch(shape, pixel, by_channel, label, laun
 
 @pytest.mark.parametrize(("mean", "std"), [(0.2860406, 0.35302424), (0.4914, 0.2470), (0.0, 1e-3)])
 def test_every_byte_is_standardised_as_plain_torch_does(mean, std):
-    inputs = torch.arange(256, device=DEVICE).to(torch.uint8).view(256, 1, 1, 1)
+    inputs = torch.arange(256, device=GPU).to(torch.uint8).view(256, 1, 1, 1)
     standardisation = Standardisation(255 * there([mean]), 255 * there([std]))
-    drawn, labels = torch.arange(256, device=DEVICE), torch.zeros(256, device=DEVICE)
+    drawn, labels = torch.arange(256, device=GPU), torch.zeros(256, device=GPU)
     found = rows.draw_batch(inputs, labels, drawn, *standardisation)
     assert found is not None
     assert same(found[0], standardisation(inputs))
@@ -179,17 +179,17 @@ def test_every_byte_is_standardised_as_plain_torch_does(mean, std):
     ],
 )
 def test_other_batches_are_left_to_plain_torch(inputs):
-    mean = torch.ones(2, device=DEVICE)
-    labels = torch.zeros(5, device=DEVICE)
-    assert rows.draw_batch(inputs.to(DEVICE), labels, there([0, 4]), mean, mean) is None
+    mean = torch.ones(2, device=GPU)
+    labels = torch.zeros(5, device=GPU)
+    assert rows.draw_batch(inputs.to(GPU), labels, there([0, 4]), mean, mean) is None
 
 
 def rounds(size, dtype=torch.float32):
     """The tables that a run's rounds are taken from: three rounds, two models."""
     torch.manual_seed(size)
-    jobs = torch.randint(0, 99, (3, 300), device=DEVICE)
+    jobs = torch.randint(0, 99, (3, 300), device=GPU)
     jobs[:, -2] = there([1, 0, 1])
-    models = torch.randn(2, size, device=DEVICE).to(dtype)
+    models = torch.randn(2, size, device=GPU).to(dtype)
     return there([0]), jobs, torch.zeros_like(jobs[:1]), models, torch.zeros_like(models[0])
 
 
@@ -213,10 +213,10 @@ def test_turns_to_one_job_after_the_other(size, dtype, launched):
 @pytest.mark.parametrize("rate", [0.01, 0.1 / 32, 1, 1 / 3, 3e-5])
 def test_model_moves_as_in_plain_torch(size, ready, rate, launched):
     torch.manual_seed(size)
-    weights, direction = torch.randn(2, size, device=DEVICE)
+    weights, direction = torch.randn(2, size, device=GPU)
     direction[0] = torch.nan if not ready else 1e30
     decision = Decision(there(True), there(ready), direction, {}, "")
-    expected, models = moved(weights, decision, rate), torch.randn(4, size, device=DEVICE)
+    expected, models = moved(weights, decision, rate), torch.randn(4, size, device=GPU)
     others = models[[0, 1, 3]]
     rows.move_model(weights, decision, rate, models, there([2]))
     assert same(weights, expected)
@@ -226,7 +226,7 @@ def test_model_moves_as_in_plain_torch(size, ready, rate, launched):
 
 
 def test_model_moves_in_another_precision(launched):
-    weights, models = torch.zeros(5, device=DEVICE).double(), torch.zeros(2, 5, device=DEVICE)
+    weights, models = torch.zeros(5, device=GPU).double(), torch.zeros(2, 5, device=GPU)
     decision = Decision(there(True), there(True), torch.ones_like(weights), {}, "")
     models = models.double()
     rows.move_model(weights, decision, 0.5, models, there([1]))
@@ -234,10 +234,11 @@ def test_model_moves_in_another_precision(launched):
     assert launched == []
 
 
+@pytest.mark.skipif(GPU == "cpu", reason="needs a GPU")
 def test_kernels_are_recorded():
     number, _, job, models, base = given = rounds(5000)
-    table, known, heard = torch.zeros(99, 5000, device=DEVICE), *there([[False] * 99, [True] * 99])
-    weights = torch.randn(5000, device=DEVICE)
+    table, known, heard = torch.zeros(99, 5000, device=GPU), *there([[False] * 99, [True] * 99])
+    weights = torch.randn(5000, device=GPU)
 
     def arrival():
         rows.turn_to_next(*given)

@@ -60,8 +60,7 @@ def _require_available(kind: Kernels) -> None:
 
 def version_for(tensor: Tensor) -> ModuleType:
     """The module whose operations fit this tensor's device."""
-    # A device's name takes longer to find than whether it is the CPU.
-    here = "cpu" if tensor.is_cpu else _DEVICE.get(tensor.device.type, "reference")
+    here = _kind_for(tensor)
     chosen = _chosen.get()
     if chosen == "reference" or here == "reference":
         return reference
@@ -74,7 +73,12 @@ def version_for(tensor: Tensor) -> ModuleType:
 
 def on_gpu(tensor: Tensor) -> bool:
     """Whether what was written for a GPU is to run on this tensor."""
-    return tensor.device.type == "cuda" and version_for(tensor) is not reference
+    return _kind_for(tensor) == "gpu" and version_for(tensor) is not reference
+
+
+def _kind_for(tensor: Tensor) -> str:
+    # A device's name takes longer to find than whether it is the CPU.
+    return "cpu" if tensor.is_cpu else _DEVICE.get(tensor.device.type, "reference")
 
 
 @functools.cache

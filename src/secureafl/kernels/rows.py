@@ -36,7 +36,7 @@ def set_row(matrix: Tensor, index: Int[Tensor, ""], value: Tensor, keep: Bool[Te
     >>> table
     tensor([0., 7.])
     """
-    if not (on_gpu(matrix) and _is_row(matrix, index, value) and _is_flag(keep)):
+    if not (on_gpu(matrix) and _is_row(matrix, index, value) and _is_flag(keep, value)):
         vectors.set_row(matrix, index, value, keep)
         return
     arguments = [matrix, index, value, keep, len(matrix), value.numel()]
@@ -120,7 +120,7 @@ def move_model(
     """`core.server.moved` in place, and a copy of it as a row of `models`."""
     given = (weights, decision.direction)
     fits = on_gpu(models) and all(_is_row(models, place, vector) for vector in given)
-    if not (fits and models.dtype == torch.float32 and _is_flag(decision.ready)):
+    if not (fits and models.dtype == torch.float32 and _is_flag(decision.ready, weights)):
         weights.copy_(moved(weights, decision, rate))
         models.index_copy_(0, place, weights[None])
         return
@@ -135,8 +135,8 @@ def _is_row(matrix: Tensor, index: Tensor, value: Tensor) -> bool:
     return alike and known and index.dtype == torch.int64 and _are_plain(matrix, index, value)
 
 
-def _is_flag(flag: Tensor) -> bool:
-    return flag.dtype == torch.bool and flag.numel() == 1 and flag.is_cuda
+def _is_flag(flag: Tensor, beside: Tensor) -> bool:
+    return flag.dtype == torch.bool and flag.numel() == 1 and flag.device == beside.device
 
 
 def _is_batch(inputs: Tensor, labels: Tensor, rows: Tensor, mean: Tensor, std: Tensor) -> bool:
@@ -149,7 +149,9 @@ def _is_batch(inputs: Tensor, labels: Tensor, rows: Tensor, mean: Tensor, std: T
 
 
 def _are_plain(*tensors: Tensor) -> bool:
-    return all(tensor.is_cuda and tensor.is_contiguous() for tensor in tensors)
+    """Whether a kernel can take them: they are on one device, each as if it were made there."""
+    device = tensors[0].device
+    return all(tensor.device == device and tensor.is_contiguous() for tensor in tensors)
 
 
 def _launch(name: str, vector: Tensor, arguments: list[Any], word: int = 4) -> None:

@@ -1,0 +1,103 @@
+"""CUDA kernels of this project on a CPU, compiled by g++ with `emulated_cuda.h` instead of CUDA."""
+
+import ctypes
+import functools
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from secureafl.kernels import dispatch, gpu_source
+
+GPU = "cuda" if torch.cuda.is_available() else "cpu"  # where tensors are that kernels take
+ABLE = sys.platform == "linux" and shutil.which("g++") is not None
+_MARKS = [pytest.mark.slow] if GPU == "cpu" else []
+_HEADER = Path(__file__).with_suffix(".h")
+_FOLDER = Path(__file__).parents[1] / "build" / "emulated-cuda"
+_OPTIONS = [
+    *("-O1", "-std=c++17", "-fPIC", "-shared", "-w", "-ffp-contract=off"),
+    *("-fsanitize=alignment,bounds", "-fno-sanitize-recover=all", "-U_FORTIFY_SOURCE"),
+]
+_FEW = 3  # multiprocessors: so few that blocks have several tiles
+
+
+def costly(*case):
+    """A case that is a slow test where its kernels are compiled for a CPU and run there."""
+    return pytest.param(*case, marks=_MARKS)
+
+
+def emulate(monkeypatch):
+    """From now on what is written for a GPU runs for tensors of the CPU."""
+    properties = SimpleNamespace(
+        multi_processor_count=_FEW, shared_memory_per_block_optin=227 * 1024
+    )
+    for name, found in {
+        "current_device": 0,
+        "current_stream": SimpleNamespace(cuda_stream=0),
+        "get_device_properties": properties,
+        "_compile_kernel": None,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, lambda *_, found=found: found)
+    monkeypatch.setattr(torch.cuda, "_compile_kernel", _compiled)
+    monkeypatch.setattr(dispatch, "_kind_for", lambda tensor: "gpu")
+    for cached in (gpu_source._compiled_on, gpu_source.processors, gpu_source._counter_of):
+        cached.cache_clear()
+
+
+class _Emulated:
+    """A kernel, called as one of torch's; each call takes blocks and warps in another order."""
+
+    def __init__(self, library, name):
+        self.run, self.name, self.calls = library[f"run_{name}"], name, 0
+        self.parameters = library[f"count_{name}"]()
+
+    def __call__(self, grid, block, args, shared_mem=0):
+        self.calls += 1
+        assert len(args) == self.parameters, self.name
+        assert grid[2] == block[1] == block[2] == 1
+        values = [_value(given) for given in args]
+        places = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+        self.run(places, grid[0], grid[1], block[0], shared_mem, self.calls)
+
+    def set_shared_memory_config(self, size):
+        """Nothing to do: there is room."""
+
+
+def _value(given):
+    if isinstance(given, torch.Tensor):
+        return ctypes.c_void_p(given.data_ptr())
+    return ctypes.c_int(given) if isinstance(given, int) else ctypes.c_double(given)
+
+
+def _compiled(source, name):
+    """What `torch.cuda._compile_kernel` does for a GPU."""
+    return _Emulated(_library(source), name)
+
+
+_KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(')
+_ROOM = re.compile(r"extern __shared__ (\w+) (\w+)\[\];")
+
+
+@functools.cache
+def _library(source):
+    """All kernels of a source, since most of the time goes into what they have in common."""
+    own = _ROOM.sub(r"\1* \2 = (\1*)emulator::dynamic;", source)
+    kernels = [f"KERNEL({name})" for name in _KERNEL.findall(source)]
+    parts = [f'#include "{_HEADER}"', "namespace of_device { namespace {", own, "} }", *kernels]
+    text = "\n".join(parts)
+    key = hashlib.sha256((text + _HEADER.read_text()).encode()).hexdigest()[:32]
+    library = _FOLDER / f"{key}.so"
+    if not library.exists():
+        _FOLDER.mkdir(parents=True, exist_ok=True)
+        made = library.with_suffix(f".{os.getpid()}")
+        command = ["g++", *_OPTIONS, "-x", "c++", "-", "-o", str(made)]
+        subprocess.run(command, input=text, text=True, check=True)
+        made.replace(library)
+    return ctypes.CDLL(str(library))
