@@ -5,6 +5,7 @@ from sweep.small_grid import GRID, contents, run_here, tiny_grid
 
 from secureafl.cli.sweeping import grid_folders, run_with_progress
 from secureafl.core.errors import ConfigError
+from secureafl.runs.layout import CHECKPOINT
 from secureafl.sweep.cells import unfinished
 from secureafl.sweep.cluster import run_group
 from secureafl.sweep.once import MadeOnce
@@ -75,6 +76,27 @@ def test_a_run_of_another_experiment_is_neither_taken_nor_replaced(tmp_path, ran
     alone = tmp_path / "alone"
     run_here(wanted[tmp_path / "a"], alone)
     assert contents(tmp_path / "a", "kardam") == contents(alone, "kardam")
+
+
+def test_an_unfinished_run_of_another_experiment_is_left_to_who_began_it(tmp_path, ran, capsys):
+    wanted = tables(tmp_path)
+    run_here(tiny_grid(defense=["kardam"]).cells({"rounds": 30}), tmp_path / "b")
+    begun = tmp_path / "b" / "kardam"
+    (begun / "result.json").unlink()
+    before = {file.name: file.read_bytes() for file in begun.iterdir()}
+    finished = run(wanted)
+    assert finished == {tmp_path / "a": ["async_sgd", "kardam"], tmp_path / "b": ["norm_clipping"]}
+    assert {file.name: file.read_bytes() for file in begun.iterdir()} == before
+    assert "rounds is 30 there" in capsys.readouterr().err
+
+
+def test_a_run_that_has_got_on_in_one_place_goes_on_there(tmp_path, ran):
+    wanted = tables(tmp_path)
+    run_here({"kardam": wanted[tmp_path / "b"]["kardam"]}, tmp_path / "b")
+    unfinished_run = tmp_path / "b" / "kardam"
+    (unfinished_run / "result.json").rename(unfinished_run / CHECKPOINT)  # no real one
+    run(wanted)
+    assert ran[0] == ["a/async_sgd", "b/kardam", "b/norm_clipping"]
 
 
 def test_a_copy_that_was_not_finished_is_made_again(tmp_path):

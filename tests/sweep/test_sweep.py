@@ -6,6 +6,7 @@ import re
 import signal
 import time
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from sweep.small_grid import GRID, contents, run_here, tiny_grid
@@ -13,7 +14,7 @@ from sweep.small_grid import GRID, contents, run_here, tiny_grid
 from secureafl.cli.sweeping import print_table
 from secureafl.sweep import local
 from secureafl.sweep.cells import unfinished
-from secureafl.sweep.engines import run_sweep
+from secureafl.sweep.engines import EngineName, find_engine, run_sweep
 from secureafl.sweep.grid import Grid, read_grid
 
 SAMPLE = Path(__file__).parents[2] / "examples" / "small_grid.toml"
@@ -37,6 +38,19 @@ def test_only_what_is_missing_is_left_to_run(tmp_path):
     assert [(update.cell, update.state) for update in updates] == [("async_sgd-seed1", "finished")]
     left = [task.cell for task in tasks]
     assert left == ["kardam-seed1", "async_sgd-seed2", "kardam-seed2"]
+
+
+@pytest.mark.parametrize("engine", get_args(EngineName))
+def test_sweep_that_is_finished_is_finished_at_once(engine, tmp_path):
+    cells = tiny_grid(defense=["async_sgd"], seed=[0, 1]).cells()
+    run_here(cells, tmp_path)
+    if engine != "local":
+        pytest.importorskip({"slurm": "submitit"}.get(engine, engine))
+    updates = list(run_sweep(find_engine(engine), cells, tmp_path))
+    assert [(update.cell, update.state) for update in updates] == [
+        ("async_sgd-seed0", "finished"),
+        ("async_sgd-seed1", "finished"),
+    ]
 
 
 def test_cell_finished_with_other_settings_is_not_taken_for_this_one(tmp_path):

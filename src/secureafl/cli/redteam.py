@@ -109,7 +109,9 @@ def redteam(
 
     plain = {"rounds": rounds, "clients": clients, "device": device}
     changes = settings_given(plain, data_dir, set_)
-    defenses = [word.strip() for word in defense.split(",")]
+    defenses = [word.strip() for word in defense.split(",") if word.strip()]
+    if not defenses:
+        raise ConfigError(f"defense {defense!r}: name one, or several with commas between")
     bases = _bases(defenses, _parse_shares(malicious), file, changes, fast)
     rest = (tuple(parse_seeds(seeds)), search_seed, blind)
     goals = _parse_goals(against)

@@ -17,7 +17,7 @@ from secureafl.library.running import run_cells
 from secureafl.report.cells import cell_of
 from secureafl.report.formatting import shares, spread
 from secureafl.report.page import write_report
-from secureafl.runs.layout import RESULT
+from secureafl.runs.layout import CHECKPOINT, RESULT
 from secureafl.sweep.cells import Update
 from secureafl.sweep.engines import EngineName
 from secureafl.sweep.once import MadeOnce
@@ -52,7 +52,7 @@ def run_with_progress(
     if not quiet:
         note_majority(wanted.values())
     runs, finished = MadeOnce(tables), set[Path]()
-    for place in sorted(wanted, key=lambda place: not (place / RESULT).is_file()):
+    for place in sorted(wanted, key=_progress):
         runs.want(place, wanted[place])
 
     def take_in(update: Update) -> Sequence[str]:
@@ -67,6 +67,11 @@ def run_with_progress(
         folder: [name for name in cells if folder / name in finished]
         for folder, cells in tables.items()
     }
+
+
+def _progress(place: Path) -> tuple[bool, bool]:
+    """What sorts first is farthest: who wants the same run elsewhere gets a copy of it."""
+    return not (place / RESULT).is_file(), not (place / CHECKPOINT).is_file()
 
 
 def report_comparison(names: Sequence[str], folder: Path, quiet: bool) -> None:

@@ -28,9 +28,9 @@ class Engine(Protocol):
     ) -> Generator[Update, None, None]:
         """Run `workers` cells at a time; 0: as many as the engine thinks fit.
 
-        There may be more `cells` after an update; an engine that does not look for them is called
-        once more. Each cell ends with one update that is not "running". Closing the generator stops
-        them.
+        Each cell ends with one update that is not "running", and is then gone from `cells`. There
+        may be more of them after an update; an engine that does not look for them is called once
+        more. Closing the generator stops them.
         `apart`: none shares a process with another, which might have brought it down.
         """
         ...

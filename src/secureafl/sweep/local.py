@@ -85,9 +85,9 @@ def run_cells(
     """
     supply = Supply(cells, out)
     updates, waiting = supply.new()
-    yield from updates
     on_gpu = any(_uses_gpu(experiment) for experiment in cells.values())
     workers = workers or max(default_workers(cell.device) for cell in cells.values())
+    yield from updates
     kept = _KEPT.get()
     with contextlib.nullcontext(kept) if kept else contextlib.closing(_Processes()) as crew:
         shared = crew.share_gpu() if on_gpu and waiting else False

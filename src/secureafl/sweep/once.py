@@ -10,7 +10,7 @@ from pathlib import Path
 
 from secureafl.core.errors import SecureAflError
 from secureafl.experiment import Experiment, to_mapping
-from secureafl.runs.layout import RESULT
+from secureafl.runs.layout import RESULT, is_run
 from secureafl.runtime.records import require_same
 from secureafl.sweep.engines import one_thread
 
@@ -27,12 +27,11 @@ class MadeOnce:
         self._ended = set[str]()
 
     def want(self, place: Path, experiment: Experiment) -> None:
-        """The run is wanted in this folder of its own; what has a result there is left as it is."""
-        name = place.absolute().relative_to(self.folder).as_posix()
-        maker, there = name, (place / RESULT).is_file()
-        if not there or _is_of(one_thread(experiment), place):
+        """The run is wanted in this folder of its own; a result or another run there stays."""
+        name = maker = place.absolute().relative_to(self.folder).as_posix()
+        if not is_run(place) or _is_of(one_thread(experiment), place):
             first = self._made_as.setdefault(repr(to_mapping(experiment)), name)
-            maker = name if there else first
+            maker = name if (place / RESULT).is_file() else first
         self._wanted.setdefault(maker, []).append(place)
         if maker == name:  # of what is there, too: an engine finds that it is finished, or another
             self.cells[name] = experiment

@@ -35,8 +35,8 @@ def run_cells(
     printed, go to `out`/.slurm. `cluster` may be another one of submitit's.
     """
     updates, tasks = unfinished(cells, out)
-    yield from updates
     folder, threads = out.absolute() / ".slurm", max(1, *(cell.threads for cell in cells.values()))
+    yield from updates
     executors = {
         gpu: _executor(folder, cluster, threads, gpu) for gpu in {wants_gpu(task) for task in tasks}
     }
