@@ -64,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(HISTORY) filter_update(
       if (i > hole && i <= place) ordered[i - 1] = held[k];
       if (i >= place && i < hole) ordered[i + 1] = held[k];
     }
-    __syncthreads();
+    // Nobody else writes to this place.
     if (thread == 0) ordered[place] = recent[slot] = factor, *count_at = count + 1;
   }
   __syncthreads();

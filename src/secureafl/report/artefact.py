@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from secureafl.report.cells import Sheet
 from secureafl.report.curves import over_columns
@@ -16,6 +16,14 @@ from secureafl.report.writing import PAGE, fill, save
 from secureafl.runs.origin import origin_of
 
 MARKDOWN = "index.md"
+
+
+class Judged(NamedTuple):
+    """What the paper's text says of a figure, and what these runs say of that."""
+
+    text: str
+    verdict: Literal["holds", "does not hold", "not decided"]
+    because: str
 
 
 class Brief(NamedTuple):
@@ -32,6 +40,7 @@ class Brief(NamedTuple):
     ours: Sequence[str]  # the rows the summary is about
     curves: bool  # whether the columns are a scale
     runs: Sequence[Path]
+    claims: Sequence[Judged] = ()
 
 
 def write_artefact(brief: Brief, out: Path) -> Path:

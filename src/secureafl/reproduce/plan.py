@@ -14,6 +14,7 @@ from secureafl.paper.tables import COUNTERPARTS, main_table, tasks
 from secureafl.report.artefact import Brief
 from secureafl.report.cells import Sheet, cell_of
 from secureafl.reproduce.artefacts import ARTEFACTS, ESTIMATION, RUNTIME, Artefact
+from secureafl.reproduce.claims import CLAIMS, judge
 from secureafl.runs.origin import origin_of
 from secureafl.settings import did_you_mean
 from secureafl.sweep.grid import Grid, parse_seeds, read_grid
@@ -103,6 +104,8 @@ def brief_for(request: Request, out: Path) -> Brief:
         ours=[row for row in artefact.ours if row in sheets[0].rows],
         curves=bool(artefact.sheets),
         runs=runs,
+        # Of runs that are scaled down they would say nothing.
+        claims=[] if request.fast else judge(CLAIMS.get(request.name, ()), sheets),
     )
 
 
