@@ -7,9 +7,12 @@ from typer.testing import CliRunner
 
 from secureafl.cli.app import app
 from secureafl.core.errors import RunError
+from secureafl.core.events import ArrivalEvent
 from secureafl.deployment.nodes import Node, write_nodes
 from secureafl.deployment.overview import make_overview
-from secureafl.deployment.roster import CLIENTS, ClientRecord
+from secureafl.deployment.roster import CLIENTS, ClientRecord, Roster, read_roster
+from secureafl.deployment.slots import SlotRegistry
+from secureafl.experiment import from_mapping
 
 NOW = 1000.0
 
@@ -19,8 +22,9 @@ def run(tmp_path):
     (tmp_path / "server").mkdir()
     (tmp_path / "experiment.toml").touch()
 
-    def write(*records, finished=False, nodes=()):
+    def write(*records, finished=False, nodes=(), **more):
         facts = {"round": 12, "rounds": 40, "finished": finished, "slots": 4, "tell": "summary"}
+        facts |= more
         clients = [ClientRecord(**{"node": 7, "client": 0, "here": True} | r) for r in records]
         fields = {**facts, "clients": [record._asdict() for record in clients]}
         (tmp_path / CLIENTS).write_text(json.dumps(fields))
@@ -84,6 +88,37 @@ def test_names_are_those_of_keys_and_keys_that_never_came_are_listed(run):
         ("ben", "out"),
     ]
     assert found.counts() == {"in": 2, "absent": 1, "out": 1}
+
+
+@pytest.mark.parametrize(
+    ("still", "finished", "told"), [(8, False, 0), (9, False, 1), (9, True, 0)]
+)
+def test_a_model_that_stands_still_is_told(run, still, finished, told):
+    path = run({"uploads": 7}, {"node": 8, "client": 1}, still=still, finished=finished)
+    done = CliRunner().invoke(app, ["clients", str(path)], env={"COLUMNS": "160"})
+    said = "the model has not moved for 9 uploads: 1 of 4 clients have uploaded"
+    assert " ".join(done.output.split()).count(said) == told
+
+
+def test_uploads_since_the_model_last_moved_are_counted(tmp_path):
+    experiment = from_mapping({"clients": 4, "rounds": 40})
+    (tmp_path / "server").mkdir()
+    roster = Roster(tmp_path, experiment, SlotRegistry(tmp_path, 4, 0), "summary")
+
+    def arrival(number, stepped):
+        return ArrivalEvent(number, 0, False, 0, True, stepped, "", {})
+
+    def found():
+        roster._written = -1e9
+        roster.write(12, False, [], [], {})
+        return read_roster(tmp_path).still
+
+    roster.recount([arrival(n, stepped=n == 1) for n in range(5)])
+    assert found() == 3
+    roster.count(7, arrival(5, stepped=False))
+    assert found() == 4
+    roster.count(7, arrival(6, stepped=True))
+    assert found() == 0
 
 
 def test_before_the_server_has_begun_nobody_is_there(tmp_path):

@@ -98,7 +98,7 @@ def _headline(run: Path, found: Overview) -> str:
     metrics = evaluation.metrics.items() if evaluation else ()
     figures = [f"{k.upper()} {'none' if v is None else f'{v:.3f}'}" for k, v in metrics]
     states = ", ".join(f"{count} {state}" for state, count in found.counts().items())
-    parts = [*figures, states or "no clients yet"]
+    parts = [*figures, states or "no clients yet", *filter(None, [found.standstill])]
     if not found.rounds:
         return "; ".join(["the server is starting" if is_served(run) else "no server yet", *parts])
     if found.finished:

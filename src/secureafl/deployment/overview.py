@@ -21,6 +21,7 @@ NO_SLOT, GONE, OUT, ABSENT = "no slot", "gone", "out", "absent"
 _SILENT_SECONDS = 120.0  # after which a model that was sent counts as unanswered
 _WINDOW = 4  # last uploads, of which half and the very last must be refused to be "not counted"
 _DROPS = 3  # reasons that fit into a line
+_STILL = 2  # uploads for each slot without a move of the model that are worth telling
 
 
 class Row(NamedTuple):
@@ -44,10 +45,23 @@ class Overview(NamedTuple):
     finished: bool
     slots: int
     rows: list[Row]
+    still: int  # uploads since the model last moved
 
     def counts(self) -> dict[str, int]:
         """How many clients are in each state, in the order of the rows."""
         return dict(Counter(row.state for row in self.rows))
+
+    @property
+    def standstill(self) -> str:
+        """That the model has not moved for long, and how many clients it was told by; or "".
+
+        A defence may wait for most of its clients before it moves the model.
+        """
+        if self.finished or self.still <= _STILL * self.slots:
+            return ""
+        came = sum(row.uploads > 0 for row in self.rows)
+        told = f"{came} of {self.slots} clients have uploaded"
+        return f"the model has not moved for {self.still} uploads: {told}"
 
 
 def make_overview(run: Path, now: float) -> Overview:
@@ -67,7 +81,7 @@ def make_overview(run: Path, now: float) -> Overview:
     rows += [Row(node.name, None, *absent) for node in nodes.values() if not node.revoked]
     order = [IN, SLOWED, NOT_COUNTED, SILENT, NO_SLOT, GONE, ABSENT, OUT]
     rows.sort(key=lambda row: (order.index(row.state), row.name))
-    return Overview(found.round, found.rounds, found.finished, found.slots, rows)
+    return Overview(found.round, found.rounds, found.finished, found.slots, rows, found.still)
 
 
 def _judge(record: ClientRecord, run: RosterFile, now: float) -> tuple[str, str]:

@@ -57,6 +57,7 @@ class RosterFile(NamedTuple):
     slots: int  # how many clients there may be
     tell: str  # what clients may know of decisions on their uploads: `Options.tell_clients`
     clients: list[ClientRecord]
+    still: int = 0  # uploads since the model last moved
 
 
 def read_roster(run: Path) -> RosterFile | None:
@@ -118,19 +119,24 @@ class Roster:
         self._run, self._experiment, self._slots, self._tell = run, experiment, slots, tell
         self._tallies: dict[int, _Tally] = {}
         self._asked: dict[int, float] = {}
-        self._written = 0.0
+        self._written, self._still = 0.0, 0
 
     def recount(self, events: Iterable[Event]) -> None:
         """Count what was before this process."""
         for event in events:
             if isinstance(event, ArrivalEvent):
+                self._note_step(event)
                 node = self._slots.owner(event.client, event.round)
                 if node is not None:
                     self._of(node).add(event, 0.0)
 
     def count(self, node: int, event: ArrivalEvent) -> None:
         """Note what became of an upload."""
+        self._note_step(event)
         self._of(node).add(event, time.time())
+
+    def _note_step(self, event: ArrivalEvent) -> None:
+        self._still = 0 if event.stepped else self._still + 1
 
     def drop(self, node: int | None, reason: str) -> None:
         """Note an answer that was no round."""
@@ -158,7 +164,9 @@ class Roster:
         self._written, known = now, {*self._tallies, *here}
         clients = [self._record(node, here, busy, pauses.get(node)) for node in sorted(known)]
         made = self._experiment
-        facts = RosterFile(round_, made.rounds, finished, made.clients, self._tell, clients)
+        facts = RosterFile(
+            round_, made.rounds, finished, made.clients, self._tell, clients, self._still
+        )
         fields = {**facts._asdict(), "clients": [client._asdict() for client in clients]}
         with contextlib.suppress(OSError):  # on a full disk, which is told of elsewhere
             put_file(self._run / CLIENTS, json.dumps(fields).encode())
