@@ -42,12 +42,12 @@ def emulate(monkeypatch):
         "current_device": 0,
         "current_stream": SimpleNamespace(cuda_stream=0),
         "get_device_properties": properties,
-        "_compile_kernel": None,
     }.items():
         monkeypatch.setattr(torch.cuda, name, lambda *_, found=found: found)
-    monkeypatch.setattr(torch.cuda, "_compile_kernel", _compiled)
+    monkeypatch.setattr(gpu_source, "_load", load)
     monkeypatch.setattr(dispatch, "_kind_for", lambda tensor: "gpu")
-    for cached in (gpu_source._compiled_on, gpu_source.processors, gpu_source._counter_of):
+    caches = gpu_source._compiled_on, gpu_source._kernels_on
+    for cached in (*caches, gpu_source.processors, gpu_source._counter_of):
         cached.cache_clear()
 
 
@@ -76,20 +76,21 @@ def _value(given):
     return ctypes.c_int(given) if isinstance(given, int) else ctypes.c_double(given)
 
 
-def _compiled(source, name):
-    """What `torch.cuda._compile_kernel` does for a GPU."""
-    return _Emulated(_library(source), name)
+def load(source):
+    """What `gpu_source._load` does for a GPU."""
+    library = _library(source)
+    made = {name: _Emulated(library, name) for name in gpu_source.kernel_names(source)}
+    return SimpleNamespace(**made)
 
 
-_KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(')
 _ROOM = re.compile(r"extern __shared__ (\w+) (\w+)\[\];")
 
 
 @functools.cache
 def _library(source):
-    """All kernels of a source, since most of the time goes into what they have in common."""
+    """What g++ makes of a source."""
     own = _ROOM.sub(r"\1* \2 = (\1*)emulator::dynamic;", source)
-    kernels = [f"KERNEL({name})" for name in _KERNEL.findall(source)]
+    kernels = [f"KERNEL({name})" for name in gpu_source.kernel_names(source)]
     parts = [f'#include "{_HEADER}"', "namespace of_device { namespace {", own, "} }", *kernels]
     text = "\n".join(parts)
     key = hashlib.sha256((text + _HEADER.read_text()).encode()).hexdigest()[:32]

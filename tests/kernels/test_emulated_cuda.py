@@ -34,7 +34,7 @@ extern "C" __global__ void together(int* sums, int* votes, int* neighbours, int*
 
 def run(source, name, given, threads, room=0):
     """A launch of a single block."""
-    kernel = emulated_cuda._compiled(source, name)
+    kernel = getattr(emulated_cuda.load(source), name)
     kernel((1, 1, 1), (threads, 1, 1), given, shared_mem=room)
     return kernel
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from secureafl.linalg.sorting_network import sorting_network
 if TYPE_CHECKING:
     from torch import Tensor
 
+_KERNEL = re.compile(r'extern "C" __global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(')
 _NEEDED = {"gpu_peers.cu": ["gpu_matrix.cu", "gpu_neighbours.cu"]}  # files that come before one
 ONE_CLIENT = 256  # threads of a block of a kernel that works on one client
 IN_REGISTERS = 64  # clients up to which a thread sorts a column
@@ -24,15 +26,37 @@ def compiled(file: str, name: str, numbers: tuple[tuple[str, Any], ...], *lines:
 
 
 @functools.cache
-def _compiled_on(
-    device: int, file: str, name: str, numbers: tuple[tuple[str, Any], ...], *lines: str
-) -> Any:
-    """Compiled for the current GPU, whose number is part of the key: it runs on no other."""
+def _compiled_on(device: int, file: str, name: str, *given: Any) -> Any:
+    return getattr(_kernels_on(device, file, *given), name)
+
+
+@functools.cache
+def _kernels_on(
+    device: int, file: str, numbers: tuple[tuple[str, Any], ...], *lines: str
+) -> object:
+    """All kernels of a file, for the current GPU, whose number is part of the key.
+
+    They are compiled together, since compiling one of them takes as long as all.
+    """
     folder = files("secureafl.kernels")
     given = [f"#define {key} {value}" for key, value in (("ONE_CLIENT", ONE_CLIENT), *numbers)]
     sources = ["gpu_sums.cu", *_NEEDED.get(file, []), file]
     parts = [folder.joinpath(source).read_text() for source in sources]
-    return torch.cuda._compile_kernel("\n".join([*given, *lines, *parts]), name)
+    return _load("\n".join([*given, *lines, *parts]))
+
+
+def _load(source: str) -> object:
+    """The kernels of a source, by name as attributes."""
+    # What `torch.cuda._compile_kernel` is made of, which gives back one kernel only.
+    from torch.cuda._utils import _cuda_load_module, _nvrtc_compile
+
+    binary, _ = _nvrtc_compile(source, kernel_names(source)[0])
+    return _cuda_load_module(binary)
+
+
+def kernel_names(source: str) -> list[str]:
+    """The names of all kernels of a source."""
+    return _KERNEL.findall(source)
 
 
 @functools.cache
