@@ -53,9 +53,9 @@ class Overview(NamedTuple):
 
     @property
     def standstill(self) -> str:
-        """That the model has not moved for long, and how many clients it was told by; or "".
+        """That the model has not moved for long, and how many clients have uploaded; or "".
 
-        A defence may wait for most of its clients before it moves the model.
+        A defence may wait for most of them before it moves the model.
         """
         if self.finished or self.still <= _STILL * self.slots:
             return ""
