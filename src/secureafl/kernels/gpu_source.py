@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _KERNEL = re.compile(r'extern "C" __global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(')
-_NEEDED = {"gpu_peers.cu": ["gpu_matrix.cu", "gpu_neighbours.cu"]}  # files that come before one
+_RESNET = ["gpu_tensor_cores.cu", "gpu_tiles.cu"]
+_NEEDED = {  # files that come before one
+    "gpu_peers.cu": ["gpu_matrix.cu", "gpu_neighbours.cu"],
+    "gpu_resnet.cu": _RESNET,
+    "gpu_resnet_back.cu": _RESNET,
+    "gpu_resnet_images.cu": _RESNET,
+    "gpu_resnet_pool.cu": _RESNET,
+}
 ONE_CLIENT = 256  # threads of a block of a kernel that works on one client
 IN_REGISTERS = 64  # clients up to which a thread sorts a column
 
