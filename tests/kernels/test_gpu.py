@@ -12,9 +12,9 @@ from secureafl.linalg.quantile import no_history
 
 pytestmark = pytest.mark.usefixtures("gpu")
 
-CASES = [(50, 3, 1000), (7, 3, 77), (1, 2, 5), (100, 3, 333)]  # clients, pairs, parameters
-CASES += [costly(*case) for case in [(51, 1, 300), (64, 2, 100), (300, 3, 500), (2, 5, 1)]]
-CASES.append(costly(1000, 3, 200))
+CASES = [(7, 3, 77), (100, 3, 333)]  # clients, pairs, parameters
+CASES += [costly(*case) for case in [(50, 3, 1000), (51, 1, 300), (64, 2, 100), (300, 3, 500)]]
+CASES += [costly(*case) for case in [(1, 2, 5), (2, 5, 1), (1000, 3, 200)]]
 
 
 def on_gpu(value, dtype=None):
