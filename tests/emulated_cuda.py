@@ -46,8 +46,7 @@ def emulate(monkeypatch):
         monkeypatch.setattr(torch.cuda, name, lambda *_, found=found: found)
     monkeypatch.setattr(gpu_source, "_load", load)
     monkeypatch.setattr(dispatch, "_kind_for", lambda tensor: "gpu")
-    caches = gpu_source._compiled_on, gpu_source._kernels_on
-    for cached in (*caches, gpu_source.processors, gpu_source._counter_of):
+    for cached in (gpu_source._kernels_on, gpu_source.processors, gpu_source._counter_of):
         cached.cache_clear()
 
 

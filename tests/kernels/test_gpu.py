@@ -95,8 +95,9 @@ def test_filter_is_the_plain_one(gpu, window):
         expected, other = reference.filter_update(other, secant, 1.0, 0.8)
         for a, b in zip(found, expected, strict=True):
             torch.testing.assert_close(a, b, equal_nan=True)
-    for a, b in zip(one, other, strict=True):  # of a CPU's roots, the last bit may be another
-        torch.testing.assert_close(a, b, rtol=1e-15, atol=0)
+    rounding = 0 if GPU == "cuda" else 1e-15  # of torch's roots on a CPU the last bit may be wrong
+    for a, b in zip(one, other, strict=True):
+        torch.testing.assert_close(a, b, rtol=rounding, atol=0)
 
 
 @pytest.mark.parametrize("clients", [1, 50, 300])

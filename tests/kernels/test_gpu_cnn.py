@@ -27,7 +27,7 @@ def by_autograd(model, weights, inputs, labels):
 
 
 @pytest.mark.parametrize("size", ["140k", costly("500k"), costly("1m")])
-@pytest.mark.parametrize("images", [3, 33, *map(costly, [1, 8, 100, 1000])])
+@pytest.mark.parametrize("images", [3, 33, *map(costly, [1, 8, 32, 100, 1000])])
 @pytest.mark.parametrize("spread", [1.0, 3.0])
 def test_the_gradient_is_autograds(size, images, spread):
     given = case(size, images, spread)

@@ -22,12 +22,7 @@ IN_REGISTERS = 64  # clients up to which a thread sorts a column
 
 def compiled(file: str, name: str, numbers: tuple[tuple[str, Any], ...], *lines: str) -> Any:
     """A kernel of a file, compiled with these numbers as macros and these lines before it."""
-    return _compiled_on(torch.cuda.current_device(), file, name, numbers, *lines)
-
-
-@functools.cache
-def _compiled_on(device: int, file: str, name: str, *given: Any) -> Any:
-    return getattr(_kernels_on(device, file, *given), name)
+    return getattr(_kernels_on(torch.cuda.current_device(), file, numbers, *lines), name)
 
 
 @functools.cache
