@@ -20,7 +20,7 @@ from secureafl.cli.check import EXAMPLE as CHECK_EXAMPLE
 from secureafl.cli.check import check
 from secureafl.cli.dashboard import EXAMPLE as DASHBOARD_EXAMPLE
 from secureafl.cli.dashboard import dashboard
-from secureafl.cli.given import remedy_for, settings_given
+from secureafl.cli.given import remedy_for, settings_given, words_of
 from secureafl.cli.listed import EXAMPLE as LIST_EXAMPLE
 from secureafl.cli.listed import list_
 from secureafl.cli.options import DEVICE, CheckpointSeconds, Engine, Workers
@@ -222,7 +222,7 @@ def compare(
     plain = {"rounds": rounds, "clients": clients, "seed": seed}
     plain |= {"device": device, "kernels": kernels}
     changes = settings_given(plain, data_dir, set_)
-    cells = cross(_read(file), _words(defenses), _words(attacks), changes)
+    cells = cross(_read(file), words_of(defenses), words_of(attacks), changes)
     name = f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = out or free_folder(Path("runs"), name)
     with stoppable(f"the same command with --out {folder} goes on"):
@@ -354,10 +354,6 @@ def _say_result(path: Path, quiet: bool, as_json: bool) -> None:
     elif not quiet:
         print_comparison([path])
         print(f"run folder: {path}\nreport:     secureafl report {path}")
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def _takes_settings(error: click.UsageError) -> bool:

@@ -26,6 +26,11 @@ def settings_given(
     return changes
 
 
+def words_of(text: str) -> list[str]:
+    """The words of a list with commas between."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
 def remedy_for(option: str) -> str:
     """The remedy for an option that is none, if a setting is called so; empty for any other."""
     from secureafl.experiment import Evaluation, Experiment, Training

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
-from secureafl.cli.given import settings_given
+from secureafl.cli.given import settings_given, words_of
 from secureafl.cli.options import DEVICE, CheckpointSeconds, Engine, Workers
 from secureafl.cli.stopping import stoppable
 from secureafl.core.errors import ConfigError, RunError, SecureAflError
@@ -109,7 +109,7 @@ def redteam(
 
     plain = {"rounds": rounds, "clients": clients, "device": device}
     changes = settings_given(plain, data_dir, set_)
-    defenses = [word.strip() for word in defense.split(",") if word.strip()]
+    defenses = words_of(defense)
     if not defenses:
         raise ConfigError(f"defense {defense!r}: name one, or several with commas between")
     bases = _bases(defenses, _parse_shares(malicious), file, changes, fast)

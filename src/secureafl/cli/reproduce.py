@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from secureafl.cli.given import words_of
 from secureafl.cli.options import DEVICE, CheckpointSeconds, Engine, EngineName, Workers
 from secureafl.cli.stopping import stoppable
 from secureafl.core.errors import ConfigError
@@ -81,11 +82,11 @@ def reproduce(
     from secureafl.reproduce.artefacts import ESTIMATION, RUNTIME
     from secureafl.reproduce.plan import Request
 
-    chosen = (_words(methods), _words(attacks))
+    chosen = (tuple(words_of(methods)), tuple(words_of(attacks)))
     requests = [
         Request(one, kind, seeds, rounds, *chosen, fast, device, data_dir)
-        for kind in _words(task) or (task,)
-        for one in _words(name) or (name,)
+        for kind in words_of(task) or [task]
+        for one in words_of(name) or [name]
     ]
     folders = _in_folders(requests, out)
     measured = {request.name for request in requests} & {RUNTIME, ESTIMATION}
@@ -168,7 +169,3 @@ def _write_page(request: Request, folder: Path, quiet: bool) -> None:
     page = write_artefact(brief, folder / "report")
     if not quiet:
         print(*brief.warnings, *summaries(brief.sheets, brief.ours), f"page: {page}", sep="\n")
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())
