@@ -1,4 +1,4 @@
-"""CUDA kernels of this project on a CPU, compiled by g++ with `emulated_cuda.h` instead of CUDA."""
+"""CUDA kernels of this project on a CPU, compiled by g++ with two headers instead of CUDA's."""
 
 import ctypes
 import functools
@@ -19,8 +19,9 @@ from secureafl.kernels import dispatch, gpu_source
 GPU = "cuda" if torch.cuda.is_available() else "cpu"  # where tensors are that kernels take
 ABLE = sys.platform == "linux" and shutil.which("g++") is not None
 _MARKS = [pytest.mark.slow] if GPU == "cpu" else []
-_HEADER = Path(__file__).with_suffix(".h")
-_FOLDER = Path(__file__).parents[1] / "build" / "emulated-cuda"
+_HERE = Path(__file__).parent
+_HEADERS = [_HERE / "emulated_cuda.h", _HERE / "emulated_tensor_cores.h"]
+_FOLDER = _HERE.parent / "build" / "emulated-cuda"
 _OPTIONS = [
     *("-O1", "-std=c++17", "-fPIC", "-shared", "-w", "-ffp-contract=off"),
     *("-fsanitize=alignment,bounds", "-fno-sanitize-recover=all", "-U_FORTIFY_SOURCE"),
@@ -33,8 +34,11 @@ def costly(*case):
     return pytest.param(*case, marks=_MARKS)
 
 
-def emulate(monkeypatch):
-    """From now on what is written for a GPU runs for tensors of the CPU."""
+def emulate(monkeypatch, exact=False):
+    """From now on what is written for a GPU runs for tensors of the CPU.
+
+    If `exact`, products of tensor cores in TF32 are in float32.
+    """
     properties = SimpleNamespace(
         multi_processor_count=_FEW, shared_memory_per_block_optin=227 * 1024
     )
@@ -44,7 +48,7 @@ def emulate(monkeypatch):
         "get_device_properties": properties,
     }.items():
         monkeypatch.setattr(torch.cuda, name, lambda *_, found=found: found)
-    monkeypatch.setattr(gpu_source, "_load", load)
+    monkeypatch.setattr(gpu_source, "_load", functools.partial(load, exact=exact))
     monkeypatch.setattr(dispatch, "_kind_for", lambda tensor: "gpu")
     for cached in (gpu_source._kernels_on, gpu_source.processors, gpu_source._counter_of):
         cached.cache_clear()
@@ -75,9 +79,9 @@ def _value(given):
     return ctypes.c_int(given) if isinstance(given, int) else ctypes.c_double(given)
 
 
-def load(source):
+def load(source, exact=False):
     """What `gpu_source._load` does for a GPU."""
-    library = _library(source)
+    library = _library(f"#define EXACT {int(exact)}", source)
     made = {name: _Emulated(library, name) for name in gpu_source.kernel_names(source)}
     return SimpleNamespace(**made)
 
@@ -86,14 +90,15 @@ _ROOM = re.compile(r"extern __shared__ (\w+) (\w+)\[\];")
 
 
 @functools.cache
-def _library(source):
+def _library(first_line, source):
     """What g++ makes of a source."""
     own = _ROOM.sub(r"\1* \2 = (\1*)emulator::dynamic;", source)
     kernels = [f"KERNEL({name})" for name in gpu_source.kernel_names(source)]
-    parts = [f'#include "{_HEADER}"', "namespace of_device { namespace {", own, "} }", *kernels]
-    text = "\n".join(parts)
-    key = hashlib.sha256((text + _HEADER.read_text()).encode()).hexdigest()[:32]
-    library = _FOLDER / f"{key}.so"
+    included = [f'#include "{header}"' for header in _HEADERS]
+    device = ["namespace of_device { namespace {", own, "} }"]
+    text = "\n".join([first_line, *included, *device, *kernels])
+    known = "".join([text, *(header.read_text() for header in _HEADERS)])
+    library = _FOLDER / f"{hashlib.sha256(known.encode()).hexdigest()[:32]}.so"
     if not library.exists():
         _FOLDER.mkdir(parents=True, exist_ok=True)
         made = library.with_suffix(f".{os.getpid()}")

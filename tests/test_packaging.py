@@ -59,8 +59,7 @@ def test_every_package_that_is_imported_is_declared_and_the_other_way_round():
         for path in SOURCE.rglob("*.py")
         for name in imported_by(ast.parse(path.read_text()))
     }
-    # Triton comes with torch where there is a GPU, and is not asked for elsewhere.
-    foreign = modules - sys.stdlib_module_names - {"secureafl", "triton"}
+    foreign = modules - sys.stdlib_module_names - {"secureafl"}
     homes = importlib.metadata.packages_distributions()
     # A module whose package is not installed here is looked for under its own name.
     homes.setdefault("mlflow", ["mlflow-skinny"])

@@ -1,9 +1,9 @@
 """A daemon that lets processes share a GPU; a script stands in for NVIDIA's."""
 
 import os
-import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -15,18 +15,24 @@ DAEMON = """#!{python}
 import os, pathlib, sys, time
 pipes = pathlib.Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"])
 if "-f" in sys.argv:
-    pathlib.Path({noted!r}).write_text(str(os.getpid()))
+    (pipes / "quit").unlink(missing_ok=True)
+    with open({noted!r}, "a") as noted:
+        print(os.getpid(), file=noted)
     while not (pipes / "quit").exists():
         time.sleep(0.01)
 elif sys.stdin.read().strip() == "quit":
     (pipes / "quit").touch()
 """
+SWEEP = "import time\nfrom secureafl.sweep.sharing import shared_gpu\n"
+SWEEP += "with shared_gpu(): time.sleep(60)"
 
 
 @pytest.fixture
 def noted(tmp_path, monkeypatch):
-    """Where the daemon leaves its number."""
+    """Where daemons leave their numbers."""
     monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
     script = tmp_path / "bin" / "nvidia-cuda-mps-control"
     script.parent.mkdir()
     noted = tmp_path / "pid"
@@ -36,34 +42,70 @@ def noted(tmp_path, monkeypatch):
     return noted
 
 
-def pid_in(noted):
-    for _ in range(500):
-        if noted.exists() and noted.read_text():
-            return int(noted.read_text())
+def pids_in(noted, count=1):
+    for _ in range(1000):
+        if noted.exists() and noted.read_text().count("\n") >= count:
+            return [int(line) for line in noted.read_text().split()]
         time.sleep(0.01)
     raise AssertionError("no daemon was started")
 
 
-def runs(pid):
-    for _ in range(500):
+def ended(pid):
+    """Whether it ends soon."""
+    for _ in range(1000):
         try:
             stat = Path(f"/proc/{pid}/stat").read_text()
             if stat.rsplit(")", 1)[1].split()[0] == "Z":
-                return False
+                return True
         except FileNotFoundError:
-            return False
+            return True
         time.sleep(0.01)
-    return True
+    return False
 
 
 def test_a_daemon_of_its_own_starts_and_ends_with_the_sweep(noted):
     with shared_gpu() as shared:
         assert shared
-        pid, folder = pid_in(noted), Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"])
-        assert folder.is_dir()
-    assert not runs(pid)
-    assert not folder.exists()
+        pids = pids_in(noted)
+        assert Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"]).stat().st_mode & 0o077 == 0
     assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
+    assert ended(pids[0])
+    with shared_gpu():
+        first, second = pids_in(noted, 2)
+    assert first != second
+    assert ended(second)
+
+
+def test_sweeps_side_by_side_have_the_same_daemon_and_the_last_one_ends_it(noted):
+    sweep = subprocess.Popen([sys.executable, "-c", SWEEP])
+    (pid,) = pids_in(noted)
+    with shared_gpu():
+        time.sleep(0.5)  # its keeper finds that there is nothing to do
+        sweep.kill()
+        sweep.wait()
+        time.sleep(0.5)
+        os.kill(pid, 0)
+    assert ended(pid)
+    assert pids_in(noted) == [pid]
+
+
+def test_the_daemon_ends_when_the_sweep_is_killed(noted):
+    sweep = subprocess.Popen([sys.executable, "-c", SWEEP])
+    (pid,) = pids_in(noted)
+    sweep.kill()
+    sweep.wait()
+    assert ended(pid)
+
+
+def test_a_folder_that_others_can_write_to_is_not_used(noted, tmp_path):
+    others = tmp_path / f"secureafl-mps-{os.getuid()}"
+    others.mkdir(mode=0o777)
+    others.chmod(0o777)
+    with shared_gpu():
+        assert os.environ["CUDA_MPS_PIPE_DIRECTORY"] != str(others)
+        (pid,) = pids_in(noted)
+    assert ended(pid)
+    assert not list(others.iterdir())
 
 
 def test_somebody_elses_daemon_is_used_and_left_alone(noted, monkeypatch):
@@ -79,13 +121,3 @@ def test_without_the_daemon_nothing_is_shared(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with shared_gpu() as shared:
         assert not shared
-
-
-def test_the_daemon_ends_when_the_sweep_is_killed(noted):
-    code = "import time\nfrom secureafl.sweep.sharing import shared_gpu\n"
-    code += "with shared_gpu(): time.sleep(60)"
-    sweep = subprocess.Popen([sys.executable, "-c", code])
-    pid = pid_in(noted)
-    sweep.send_signal(signal.SIGKILL)
-    sweep.wait()
-    assert not runs(pid)

@@ -21,7 +21,7 @@ def on_gpu(monkeypatch):
         return "resnet", loss(torch.ones(len(images), model.last.out_features)), mixed
 
     monkeypatch.setattr(faster, "on_gpu", lambda _: True)
-    monkeypatch.setattr(faster, "_runs_triton", lambda _: True)
+    monkeypatch.setattr(faster, "_has_tensor_cores", lambda _: True)
     monkeypatch.setattr(faster, "cnn_gradient", lambda *_: "cnn")
     monkeypatch.setattr(faster, "resnet_gradient", resnet_gradient)
 
@@ -127,7 +127,7 @@ def test_other_types_are_left_to_autograd(on_gpu):
         assert faster.fast_gradient(Cifar10(), model, weights, images, inputs, False) is None
 
 
-def test_where_triton_does_not_compile_it_autograd_takes_over_and_says_so_once(on_gpu, monkeypatch):
+def test_where_it_does_not_compile_autograd_takes_over_and_says_so_once(on_gpu, monkeypatch):
     calls = []
 
     def refuse(*_):
@@ -143,14 +143,11 @@ def test_where_triton_does_not_compile_it_autograd_takes_over_and_says_so_once(o
     assert calls == [1]
 
 
-def test_without_triton_or_tensor_cores_there_is_none(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    monkeypatch.setattr(faster.importlib.util, "find_spec", lambda name: None)
-    assert not faster._runs_triton.__wrapped__(torch.device("cuda"))
-    monkeypatch.setattr(faster.importlib.util, "find_spec", lambda name: name)
-    assert faster._runs_triton.__wrapped__(torch.device("cuda"))
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
-    assert not faster._runs_triton.__wrapped__(torch.device("cuda"))
+def test_without_the_tensor_cores_of_ampere_there_is_none(monkeypatch):
+    for capability in ((9, 0), (8, 0), (7, 5)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, its=capability: its)
+        found = faster._has_tensor_cores.__wrapped__(torch.device("cuda"))
+        assert found == (capability >= (8, 0))
 
 
 def test_convolutions_are_where_the_flat_vector_has_them():

@@ -18,11 +18,13 @@ from secureafl.kernels.gpu_clipping import (
 )
 from secureafl.kernels.gpu_peers import peer_weights
 from secureafl.kernels.gpu_source import (
+    DECLARED,
     IN_REGISTERS,
     ONE_CLIENT,
     blocks_for,
     compiled,
     counter_for,
+    give_room,
     network_line,
     processors,
 )
@@ -181,8 +183,7 @@ def order_step(
         return reference.order_step(memory, arrival, entry, keep, weights, selection)
     memory = store_upload(memory, arrival, entry, weights, keep)
     kernel = _kernel("order_pass", clients, slots)
-    if shared >= 48 * 1024:
-        kernel.set_shared_memory_config(shared)
+    give_room(kernel, shared)
     blocks = min(tiles, processors(weights.device) * resident)
     sums = memory.gram.new_empty(blocks, clients * slots + 3)
     direction = torch.empty_like(weights)
@@ -252,4 +253,4 @@ def _shared_bytes(clients: int, slots: int) -> int:
 @functools.cache
 def _most_shared(device: torch.device) -> int:
     properties = torch.cuda.get_device_properties(device)
-    return properties.shared_memory_per_block_optin  # pyrefly: ignore
+    return properties.shared_memory_per_block_optin - DECLARED  # pyrefly: ignore

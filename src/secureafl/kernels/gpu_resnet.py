@@ -1,214 +1,314 @@
-"""The layers of ResNet-20 on a GPU, as `tasks.models.resnet_gradient` calls them.
+"""The layers of ResNet-20 on a GPU, as `tasks.models.resnet_gradient` calls them, there and back.
 
-Activations lie with the channels innermost; a position is an image, a line and a column in one
-number. A convolution is a product of matrices for each of its nine taps, whose inputs are gathered
-as they are needed. Batch normalisation has no pass of its own: a convolution leaves the statistics
-of what each program wrote; whoever reads that next adds them up in a fixed order and normalises
-while loading. There are no atomic operations, so every run has the same bits. The way back is in
-`kernels.gpu_resnet_back`.
+Activations lie with the channels innermost. A block computes tiles, some lines of an image or some
+small images, whose inputs it brings into shared memory once; each tap of a convolution is then a
+product on tensor cores of rows that lie there (`gpu_resnet.cu`, `gpu_resnet_back.cu`). Batch
+normalisation, ReLU and shortcuts have no launches of their own: a convolution leaves the statistics
+of what each block wrote; whoever reads that next adds them up in a fixed order and normalises while
+loading. Additions are never atomic, so every run has the same bits.
 
-Activations and operands of products have the type of the tensors given, bfloat16 or float32 (in
-products TF32); statistics, sums and gradients of weights are float32. Comparisons are such that
-what is not a number passes a ReLU. This module needs Triton, which torch brings along on GPUs.
+Activations and operands of products are bfloat16 or float32 (in products TF32); statistics, sums
+and gradients of weights are float32. Comparisons are such that what is not a number passes a ReLU.
 """
 
-import triton
-import triton.language as tl
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from secureafl.kernels.gpu_source import compiled, counter_for
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_Room = dict[tuple[int, int], tuple[int, int, int]]
+
+_THREADS = 256
+# Blocks, by channels of what is written. Whoever reads it adds up numbers of all blocks that wrote
+# it, so there are few of them; runs that share the GPU keep the rest of it busy. On the way back
+# each block also leaves a part of the weights' gradient.
+_BLOCKS, _BLOCKS_BACK = {16: 128, 32: 64, 64: 32}, {16: 128, 32: 32, 64: 16}
+_IMAGE_BLOCKS, _POOL_BLOCKS, _PACK_BLOCKS = 128, 64, 132
+_IMAGE_TILE = {torch.bfloat16: 256, torch.float32: 128}  # positions, of the first convolution
+_SLICE = 32  # most channels of inputs that a block has on the way back
+_ADDED = 64  # pairs of channels whose parts a block adds up
+# Of tiles, by channels before and after: warps along the positions, 16 positions each of so many
+# products, and positions with their rim, for which there is room in shared memory.
+_THERE = {
+    torch.bfloat16: {
+        (16, 16): (8, 4, 640),
+        (16, 32): (8, 1, 576),
+        (32, 32): (8, 2, 352),
+        (32, 64): (4, 1, 304),
+        (64, 64): (4, 2, 200),
+    },
+    torch.float32: {
+        (16, 16): (8, 2, 352),
+        (16, 32): (4, 1, 304),
+        (32, 32): (8, 1, 192),
+        (32, 64): (2, 1, 160),
+        (64, 64): (4, 1, 112),
+    },
+}
+_BACK = {
+    torch.bfloat16: {
+        (16, 16): (8, 2, 352),
+        (16, 32): (8, 1, 160),
+        (32, 32): (4, 2, 192),
+        (32, 64): (4, 1, 84),
+        (64, 64): (4, 2, 200),
+    },
+    torch.float32: {
+        (16, 16): (8, 1, 208),
+        (16, 32): (4, 1, 88),
+        (32, 32): (4, 1, 112),
+        (32, 64): (2, 1, 48),
+        (64, 64): (4, 1, 112),
+    },
+}
 
 
-@triton.jit
-def pack(weights, table, packed, columns: tl.constexpr, block: tl.constexpr):
-    """Bring every convolution's weights from (after, before, tap) to (tap, after, before)."""
-    row = table + columns * tl.program_id(0)
-    begin, size, taps, place = tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)
-    number = tl.program_id(1) * block + tl.arange(0, block)
-    known = number < size * taps
-    value = tl.load(weights + begin + number % size * taps + number // size, mask=known)
-    tl.store(packed + place + number, value.to(packed.dtype.element_ty), mask=known)
+class Sizes(NamedTuple):
+    """Of a convolution: channels before and after, and its inputs; activations have the type."""
+
+    before: int
+    after: int
+    images: int
+    height: int
+    width: int
+    dtype: torch.dtype
+
+    @property
+    def stride(self) -> int:
+        """2 where channels double."""
+        return 2 if self.after == 2 * self.before else 1
+
+    @property
+    def out(self) -> tuple[int, int]:
+        """Height and width of the outputs."""
+        return -(-self.height // self.stride), -(-self.width // self.stride)
+
+    @property
+    def positions(self) -> int:
+        """How many outputs there are of each channel."""
+        return self.images * self.out[0] * self.out[1]
 
 
-@triton.jit
-def _share(count, programs: tl.constexpr, block: tl.constexpr):
-    """How many positions a program has, whole blocks; the last ones have fewer or none."""
-    return tl.cdiv(tl.cdiv(count, block), programs) * block
+class Tiles(NamedTuple):
+    """How outputs are cut: lines, columns and images of a tile, and how many blocks compute."""
+
+    lines: int
+    columns: int
+    group: int
+    blocks: int
 
 
-@triton.jit
-def _place(position, height: tl.constexpr, width: tl.constexpr):
-    """Image, line and column of positions."""
-    return position // (height * width), position // width % height, position % width
+def tiles_there(sizes: Sizes) -> Tiles:
+    """Of a convolution's outputs; what they see is two lines and columns more, or one."""
+    return _cut(sizes, _THERE[sizes.dtype], _BLOCKS[sizes.after], sizes.stride, 3)
 
 
-@triton.jit
-def _relu(values):
-    return tl.where(values < 0, 0.0, values)
+def tiles_back(sizes: Sizes) -> Tiles:
+    """Of the gradient of the outputs, by which inputs they see; likewise."""
+    return _cut(sizes, _BACK[sizes.dtype], _BLOCKS_BACK[sizes.after], 1, 4 - sizes.stride)
 
 
-@triton.jit
-def _normalisation(
-    partial, kept, weights, moved, at, stat, count, share, momentum, epsilon,
-    channels: tl.constexpr, programs: tl.constexpr,
-):  # fmt: skip
-    """Mean, factor and shift of a batch normalisation, from the statistics of each program.
-
-    The first program keeps mean and inverse deviation, and writes how far statistics move down.
-    """
-    channel, program = tl.arange(0, channels), tl.arange(0, programs)[:, None]
-    each = program * channels + channel[None, :]
-    size = tl.minimum(tl.maximum(count - program * share, 0), share).to(tl.float32)
-    first = tl.load(partial + channel)  # a number near the mean, so that nothing cancels
-    off = tl.load(partial + each) - first[None, :]
-    squares = tl.load(partial + programs * channels + each)
-    shift = tl.sum(size * off, axis=0) / count
-    variance = _relu(tl.sum(squares + size * off * off, axis=0) / count - shift * shift)
-    mean, inverse = first + shift, 1.0 / tl.sqrt(variance + epsilon)
-    if tl.program_id(0) == 0:
-        tl.store(kept + channel, mean)
-        tl.store(kept + channels + channel, inverse)
-        running = weights + stat + channel
-        unbiased = variance * (count / (count - 1.0))
-        tl.store(moved + channel, momentum * (tl.load(running) - mean))
-        tl.store(moved + channels + channel, momentum * (tl.load(running + channels) - unbiased))
-    factor = tl.load(weights + at + channel) * inverse
-    return mean, factor, tl.load(weights + at + channels + channel)
+def image_blocks(sizes: Sizes) -> int:
+    """Blocks of the first convolution, there and back."""
+    return _balanced(-(-sizes.positions // _IMAGE_TILE[sizes.dtype]), _IMAGE_BLOCKS)
 
 
-@triton.jit
-def _statistics(values, position, start, begin, count, mean, squares, block: tl.constexpr):
-    """Mean and sum of squared deviations of a program, with those of one more block."""
-    known = (position < count)[:, None]
-    earlier = (start - begin).to(tl.float32)
-    here = tl.minimum(count - start, block).to(tl.float32)
-    its_mean = tl.sum(tl.where(known, values, 0.0), axis=0) / here
-    off = tl.where(known, values - its_mean[None, :], 0.0)
-    step, share = its_mean - mean, here / (earlier + here)
-    squares += tl.sum(off * off, axis=0) + step * step * (earlier * share)
-    return mean + step * share, squares
+def pool_blocks(images: int) -> int:
+    """Blocks that leave sums of the gradient of the last activations."""
+    return _balanced(images, _POOL_BLOCKS)
 
 
-@triton.jit
-def _patches(
-    images, position, count, height: tl.constexpr, width: tl.constexpr, patch_size: tl.constexpr
-):
-    """The 27 inputs of the first convolution at each position; images have their channels first."""
-    image, y, x = _place(position, height, width)
-    number = tl.arange(0, patch_size)[None, :]
-    y, x = y[:, None] + number // 3 % 3 - 1, x[:, None] + number % 3 - 1
-    inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
-    inside = inside & (position < count)[:, None] & (number < 27)
-    at = ((image[:, None] * 3 + number // 9) * height + y) * width + x
-    return tl.load(images + at, mask=inside, other=0.0)
+def _cut(sizes: Sizes, room: _Room, most: int, step: int, seen: int) -> Tiles:
+    """As few tiles as there is room for; one output sees so many lines, the next one a step on."""
+    warps, products, rows = room[sizes.before, sizes.after]
+    lines, columns, group, count = _best_cut(
+        *sizes.out, sizes.images, 16 * warps * products, rows, step, seen
+    )
+    return Tiles(lines, columns, group, _balanced(count, most))
 
 
-@triton.jit(do_not_specialize=["count"])
+def _balanced(tiles: int, most: int) -> int:
+    """As few blocks as take no longer than the most blocks would."""
+    return -(-tiles // -(-tiles // most))
+
+
+@functools.cache
+def _best_cut(
+    height: int, width: int, images: int, positions: int, rows: int, step: int, seen: int
+) -> tuple[int, int, int, int]:
+    """Lines, columns and images of a tile, and how many tiles that makes."""
+    found = []
+    for across in range(1, width + 1):
+        columns = -(-width // across)
+        box_width = step * (columns - 1) + seen
+        lines = min(positions // columns, (rows // box_width - seen) // step + 1, height)
+        if lines < 1:
+            continue
+        down = -(-height // lines)
+        lines = -(-height // down)
+        box = (step * (lines - 1) + seen) * box_width
+        whole = lines == height and columns == width
+        group = min(positions // (lines * columns), rows // box, images) if whole else 1
+        count = -(-images // group) * -(-height // lines) * -(-width // columns)
+        found.append((count, box * group, lines, columns, group))
+    count, _, lines, columns, group = min(found)
+    return lines, columns, group, count
+
+
+class Layer(NamedTuple):
+    """A convolution and its normalisation, with what they leave in memory."""
+
+    sizes: Sizes
+    norm: int  # where in the weights the normalisation's factors begin, and the shifts after them
+    running: int  # where its running statistics begin
+    packed: Tensor  # weights for the way there and for the way back
+    packed_back: Tensor
+    outputs: Tensor  # before the normalisation
+    partial: Tensor  # statistics of what each block wrote of them, a row each
+    kept: Tensor  # mean and inverse deviation
+    moved: Tensor  # how far the running statistics move down
+    sums: Tensor  # of gradients after the normalisation, a row for each block that wrote some
+    parts: Tensor  # of the weights' gradient, by block
+
+
+class Block(NamedTuple):
+    """Inputs of a block of the network, and the sizes of its first convolution, which has them."""
+
+    inputs: Tensor
+    sizes: Sizes
+
+
 def convolve_images(
-    images, packed, outputs, partial, count,
-    height: tl.constexpr, width: tl.constexpr, channels: tl.constexpr,
-    patch_size: tl.constexpr, programs: tl.constexpr, block: tl.constexpr,
-):  # fmt: skip
-    """The first convolution, with statistics of its outputs."""
-    channel, number = tl.arange(0, channels), tl.arange(0, patch_size)
-    wanted = (number < 27)[:, None]
-    weight = tl.load(packed + channel[None, :] * 27 + number[:, None], mask=wanted, other=0.0)
-    share = _share(count, programs, block)
-    begin = tl.program_id(0) * share
-    mean, squares = tl.zeros((channels,), tl.float32), tl.zeros((channels,), tl.float32)
-    for start in range(begin, tl.minimum(begin + share, count), block):
-        position = start + tl.arange(0, block)
-        patch = _patches(images, position, count, height, width, patch_size).to(weight.dtype)
-        found = tl.dot(patch, weight, input_precision="tf32").to(outputs.dtype.element_ty)
-        at = position[:, None] * channels + channel[None, :]
-        tl.store(outputs + at, found, mask=(position < count)[:, None])
-        found = found.to(tl.float32)
-        mean, squares = _statistics(found, position, start, begin, count, mean, squares, block)
-    each = tl.program_id(0) * channels + channel
-    tl.store(partial + each, mean)
-    tl.store(partial + programs * channels + each, squares)
+    layer: Layer, images: Tensor, weights: Tensor, table: Tensor, packed: Tensor, zeros: Tensor
+) -> None:
+    """The first convolution; all others' weights are packed, and `zeros` are set to 0."""
+    blocks, dtype = len(layer.partial), layer.sizes.dtype
+    given = [images, weights, layer.outputs, layer.partial, table, packed, zeros]
+    given += [layer.sizes.positions, layer.sizes.height, layer.sizes.width, blocks]
+    given += [len(table), packed.numel() // 2, zeros.numel()]
+    kernel = compiled("gpu_resnet_images.cu", "convolve_images", _of_type(dtype))
+    kernel((blocks + _PACK_BLOCKS, 1, 1), (_THREADS, 1, 1), given)
 
 
-@triton.jit
-def _inputs_of_tap(
-    inputs, position, count, tap, channel, mean, factor, shift,
-    height: tl.constexpr, width: tl.constexpr, channels: tl.constexpr,
-    stride: tl.constexpr, normed: tl.constexpr,
-):  # fmt: skip
-    """What a tap sees at each position of the outputs; if `normed`, normalised and past a ReLU."""
-    image, y, x = _place(position, (height - 1) // stride + 1, (width - 1) // stride + 1)
-    y, x = y * stride + tap // 3 - 1, x * stride + tap % 3 - 1
-    inside = ((position < count) & (y >= 0) & (y < height) & (x >= 0) & (x < width))[:, None]
-    at = ((image * height + y) * width + x)[:, None] * channels + channel[None, :]
-    found = tl.load(inputs + at, mask=inside, other=0.0)
-    if normed:
-        normal = (found.to(tl.float32) - mean[None, :]) * factor[None, :] + shift[None, :]
-        found = tl.where(inside, _relu(normal), 0.0).to(found.dtype)
+def convolve(
+    layer: Layer,
+    before: Layer,
+    weights: Tensor,
+    norm: tuple[float, float],
+    shortcut: Block | None,
+    active: Tensor | None,
+) -> None:
+    """A convolution of what the layer before gave, with a shortcut added if there is one.
+
+    `active` keeps the convolution's inputs; `norm` is momentum and epsilon.
+    """
+    sizes, tiles = layer.sizes, tiles_there(layer.sizes)
+    block, its = shortcut or Block(before.outputs, before.sizes)
+    given = [before.outputs, before.partial, before.kept, before.moved, weights, block]
+    given += [before.outputs if active is None else active, layer.packed, layer.outputs]
+    given += [layer.partial, len(before.partial), before.norm, before.running]
+    given += [sizes.images, sizes.height, sizes.width, *tiles[:3], active is not None]
+    given += [its.before if shortcut else 0, its.stride, its.height, its.width, *norm]
+    kernel = compiled("gpu_resnet.cu", "convolve", _of_tiles(sizes, _THERE))
+    kernel((tiles.blocks, 1, 1), (_THREADS, 1, 1), given)
+
+
+def convolve_back(
+    layer: Layer,
+    before: Layer,
+    weights: Tensor,
+    gradient: Tensor,
+    given: Tensor,
+    start: Tensor | None,
+    past: Tensor | None,
+) -> Tensor:
+    """The gradient past the ReLU before a convolution, from the one after its normalisation.
+
+    `start` are the convolution's inputs, if they are a block's, and not just what the layer before
+    gave; `past` is then the gradient past the shortcut. Parts of the weights' gradient are left.
+    """
+    sizes, tiles = layer.sizes, tiles_back(layer.sizes)
+    found = torch.empty_like(before.outputs)
+    tensors = [given, layer.outputs, layer.kept, layer.sums, weights, gradient, layer.packed_back]
+    tensors += [before.outputs if start is None else start, before.outputs, before.kept]
+    tensors += [found if past is None else past, found, before.sums, layer.parts]
+    rest = [len(layer.sums), layer.norm, before.norm, sizes.images, sizes.height, sizes.width]
+    slice_ = min(sizes.before, _SLICE)
+    numbers = (*_of_tiles(sizes, _BACK), ("SLICE", slice_))
+    kernel = compiled("gpu_resnet_back.cu", "convolve_back", numbers)
+    grid = (tiles.blocks, sizes.before // slice_, 1)
+    kernel(grid, (_THREADS, 1, 1), [*tensors, *rest, *tiles[:3], start is None, past is not None])
     return found
 
 
-@triton.jit(do_not_specialize=["at", "stat", "count"])
-def convolve(
-    inputs, packed, outputs, partial, partial_in, kept, weights, moved,
-    at, stat, count, momentum, epsilon,
-    height: tl.constexpr, width: tl.constexpr, before: tl.constexpr, after: tl.constexpr,
-    stride: tl.constexpr, normed: tl.constexpr, programs: tl.constexpr, block: tl.constexpr,
-):  # fmt: skip
-    """A convolution with statistics of its outputs; if `normed`, it normalises its inputs first."""
-    channel_in, channel = tl.arange(0, before), tl.arange(0, after)
-    share = _share(count, programs, block)
-    begin = tl.program_id(0) * share
-    nothing = tl.zeros((before,), tl.float32)
-    mean_in, factor, shift = nothing, nothing, nothing
-    if normed:  # never where the stride is 2, so there are as many positions
-        mean_in, factor, shift = _normalisation(
-            partial_in, kept, weights, moved, at, stat, count, share, momentum, epsilon,
-            before, programs,
-        )  # fmt: skip
-    mean, squares = tl.zeros((after,), tl.float32), tl.zeros((after,), tl.float32)
-    for start in range(begin, tl.minimum(begin + share, count), block):
-        position = start + tl.arange(0, block)
-        found = tl.zeros((block, after), tl.float32)
-        for tap in range(9):
-            seen = _inputs_of_tap(
-                inputs, position, count, tap, channel_in, mean_in, factor, shift,
-                height, width, before, stride, normed,
-            )  # fmt: skip
-            place = (tap * after + channel[None, :]) * before + channel_in[:, None]
-            found = tl.dot(seen, tl.load(packed + place), found, input_precision="tf32")
-        found = found.to(outputs.dtype.element_ty)
-        place = position[:, None] * after + channel[None, :]
-        tl.store(outputs + place, found, mask=(position < count)[:, None])
-        found = found.to(tl.float32)
-        mean, squares = _statistics(found, position, start, begin, count, mean, squares, block)
-    each = tl.program_id(0) * after + channel
-    tl.store(partial + each, mean)
-    tl.store(partial + programs * after + each, squares)
+def image_weight_gradient(
+    layer: Layer,
+    images: Tensor,
+    given: Tensor,
+    weights: Tensor,
+    gradient: Tensor,
+    parts: Tensor,
+    table: Tensor,
+    pairs: int,
+) -> None:
+    """Gradient of the first convolution's weights; the parts of all others are added up.
 
-
-@triton.jit(do_not_specialize=["at", "stat", "count"])
-def normalise(
-    outputs, partial, kept, weights, moved, inputs, activations,
-    at, stat, count, momentum, epsilon,
-    height: tl.constexpr, width: tl.constexpr, before: tl.constexpr, channels: tl.constexpr,
-    stride: tl.constexpr, shortcut: tl.constexpr, programs: tl.constexpr, block: tl.constexpr,
-):  # fmt: skip
-    """A convolution's outputs, normalised, with a block's inputs added if `shortcut`, and a ReLU.
-
-    Height and width are those of the block's inputs.
+    These have so many pairs of an input's and an output's channel together.
     """
-    share, channel = _share(count, programs, block), tl.arange(0, channels)[None, :]
-    mean, factor, shift = _normalisation(
-        partial, kept, weights, moved, at, stat, count, share, momentum, epsilon, channels, programs
-    )
-    begin = tl.program_id(0) * share
-    for start in range(begin, tl.minimum(begin + share, count), block):
-        position = start + tl.arange(0, block)
-        known, place = (position < count)[:, None], position[:, None] * channels + channel
-        found = tl.load(outputs + place, mask=known, other=0.0).to(tl.float32)
-        found = (found - mean[None, :]) * factor[None, :] + shift[None, :]
-        if shortcut:
-            image, y, x = _place(position, (height - 1) // stride + 1, (width - 1) // stride + 1)
-            its = channel - (channels - before) // 2  # the others are filled with zeros
-            from_ = ((image * height + y * stride) * width + x * stride)[:, None] * before + its
-            there = known & (its >= 0) & (its < before)
-            found += tl.load(inputs + from_, mask=there, other=0.0).to(tl.float32)
-        found = _relu(found).to(activations.dtype.element_ty)
-        tl.store(activations + place, found, mask=known)
+    sizes, blocks = layer.sizes, len(layer.parts)
+    tensors = [images, given, layer.outputs, layer.kept, layer.sums, weights, gradient]
+    tensors += [layer.parts, parts, table, counter_for(weights.device)]
+    rest = [
+        len(layer.sums),
+        layer.norm,
+        sizes.positions,
+        sizes.height,
+        sizes.width,
+        blocks,
+        len(table),
+    ]
+    kernel = compiled("gpu_resnet_images.cu", "image_weight_gradient", _of_type(sizes.dtype))
+    grid = (blocks + pairs // _ADDED, 1, 1)
+    kernel(grid, (_THREADS, 1, 1), [*tensors, *rest])
+
+
+def pool(
+    layer: Layer, weights: Tensor, norm: tuple[float, float], block: Tensor, active: Tensor
+) -> Tensor:
+    """The mean over each image of what comes out of the last block, which `active` keeps."""
+    sizes = layer.sizes
+    features = weights.new_empty(sizes.images, sizes.after)
+    given = [layer.outputs, layer.partial, layer.kept, layer.moved, weights, block, active]
+    given += [features, len(layer.partial), layer.norm, layer.running]
+    kernel = compiled("gpu_resnet_pool.cu", "pool", _of_type(sizes.dtype))
+    pixels = sizes.positions // sizes.images
+    kernel((sizes.images, 1, 1), (_THREADS, 1, 1), [*given, pixels, *norm])
+    return features
+
+
+def pool_gradient(layer: Layer, features: Tensor, active: Tensor) -> Tensor:
+    """The gradient past the last ReLU, from that of the features."""
+    sizes, found = layer.sizes, torch.empty_like(active)
+    given = [features, active, layer.outputs, layer.kept, found, layer.sums]
+    given += [sizes.images, sizes.positions // sizes.images]
+    kernel = compiled("gpu_resnet_pool.cu", "pool_gradient", _of_type(sizes.dtype))
+    kernel((len(layer.sums), 1, 1), (_THREADS, 1, 1), given)
+    return found
+
+
+def _of_type(dtype: torch.dtype) -> tuple[tuple[str, int], ...]:
+    return (("MIXED", int(dtype == torch.bfloat16)),)
+
+
+def _of_tiles(sizes: Sizes, room: dict[torch.dtype, _Room]) -> tuple[tuple[str, int], ...]:
+    warps, products, rows = room[sizes.dtype][sizes.before, sizes.after]
+    channels = (("IN", sizes.before), ("OUT", sizes.after), ("STRIDE", sizes.stride))
+    tile = (("WARP_ROWS", warps), ("ROW_TILES", products), ("MOST_ROWS", rows))
+    return (*_of_type(sizes.dtype), *channels, *tile)

@@ -15,8 +15,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _KERNEL = re.compile(r'extern "C" __global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(')
-_NEEDED = {"gpu_peers.cu": ["gpu_matrix.cu", "gpu_neighbours.cu"]}  # files that come before one
+_RESNET = ["gpu_tensor_cores.cu", "gpu_tiles.cu"]
+_NEEDED = {  # files that come before one
+    "gpu_peers.cu": ["gpu_matrix.cu", "gpu_neighbours.cu"],
+    "gpu_resnet.cu": _RESNET,
+    "gpu_resnet_back.cu": _RESNET,
+    "gpu_resnet_images.cu": _RESNET,
+    "gpu_resnet_pool.cu": _RESNET,
+}
 ONE_CLIENT = 256  # threads of a block of a kernel that works on one client
+DECLARED = 16 * 1024  # most bytes of shared memory that a kernel declares which gets more at launch
+_UNASKED = 48 * 1024
 IN_REGISTERS = 64  # clients up to which a thread sorts a column
 
 
@@ -52,6 +61,15 @@ def _load(source: str) -> object:
 def kernel_names(source: str) -> list[str]:
     """The names of all kernels of a source."""
     return _KERNEL.findall(source)
+
+
+def give_room(kernel: Any, size: int) -> None:
+    """Let launches of a kernel have so many bytes of shared memory beside those it declares.
+
+    Without this both together may be 48 KiB, and torch does not ask for less.
+    """
+    if size + DECLARED > _UNASKED:
+        kernel.set_shared_memory_config(max(size, _UNASKED))
 
 
 @functools.cache

@@ -1,25 +1,25 @@
 """Sharing one GPU between several processes.
 
 Without help they take turns there, and a simulated round is too small to fill a GPU. NVIDIA's MPS
-daemon lets their kernels run side by side; where it is installed, a sweep starts one of its own.
+daemon lets their kernels run side by side; where it is installed, a sweep starts one. All sweeps of
+a user have the same one: processes of two daemons would take turns again.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import fcntl
 import os
 import shutil
-import signal
+import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 _PIPES, _LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 _CONTROL = "nvidia-cuda-mps-control"
-_PATIENCE = 10  # seconds, for the daemon to end
-_PR_SET_PDEATHSIG = 1
 
 
 @contextlib.contextmanager
@@ -29,33 +29,31 @@ def shared_gpu() -> Iterator[bool]:
     if os.environ.get(_PIPES) or control is None:
         yield bool(os.environ.get(_PIPES))  # somebody runs a daemon already, or nobody can
         return
-    folder = Path(tempfile.mkdtemp(prefix="secureafl-mps-"))
-    os.environ |= {_PIPES: str(folder), _LOGS: str(folder)}
-    daemon = subprocess.Popen(
-        [control, "-f"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        preexec_fn=_end_with_parent,
-        start_new_session=True,  # Ctrl-C is for the sweep, whose workers still need it
-    )
-    try:
-        yield daemon.poll() is None
-    finally:
-        _quit(control, daemon)
-        del os.environ[_PIPES], os.environ[_LOGS]
-        shutil.rmtree(folder, ignore_errors=True)
+    folder = _own_folder()
+    with (folder / "users").open("a") as users:
+        fcntl.flock(users, fcntl.LOCK_SH)  # waits while a daemon from before is being ended
+        keeper = Path(__file__).with_name("mps_keeper.py")
+        subprocess.run(
+            [sys.executable, str(keeper), control, str(folder)],
+            env=os.environ | {_PIPES: str(folder), _LOGS: str(folder)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+            start_new_session=True,  # Ctrl-C is for the sweep, whose workers still need it
+        )
+        os.environ |= {_PIPES: str(folder), _LOGS: str(folder)}
+        try:
+            yield True
+        finally:
+            del os.environ[_PIPES], os.environ[_LOGS]
 
 
-def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-def _quit(control: str, daemon: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(subprocess.TimeoutExpired, OSError):
-        subprocess.run([control], input=b"quit\n", capture_output=True, timeout=_PATIENCE)
-    try:
-        daemon.wait(_PATIENCE)
-    except subprocess.TimeoutExpired:
-        daemon.kill()
-        daemon.wait()
+def _own_folder() -> Path:
+    """A folder with the same name for all sweeps of this user, and of no use to others."""
+    folder = Path(tempfile.gettempdir(), f"secureafl-mps-{os.getuid()}")
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    safe = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    return folder if safe else Path(tempfile.mkdtemp(prefix="secureafl-mps-"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
 import warnings
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     from secureafl.core.protocols import Task
 
-_refused: list[Exception] = []  # why Triton's kernels are not tried again in this process
+_refused: list[Exception] = []  # why ResNet's kernels are not tried again in this process
 _GREY = (1, 28, 28)  # images of the CNN
 _NUMBERS = 2**31  # in a tensor, which kernels count with 32 bits
 
@@ -91,7 +90,7 @@ def _of_resnet(
         return None
     if [*rest.parameters(), *rest.buffers()] or not _fits(inputs):
         return None
-    if _refused or not _runs_triton(weights.device):
+    if _refused or not _has_tensor_cores(weights.device):
         return None
     if not model.training:
         model.train()
@@ -101,7 +100,7 @@ def _of_resnet(
         )
     except torch.OutOfMemoryError:
         raise  # and autograd would have no more
-    except Exception as error:  # of Triton's compiler, which differs from version to version
+    except Exception as error:  # of the compiler, which differs from version to version
         _refused.append(error)
         message = f"the faster gradient of ResNet-20 does not compile here, autograd it is: {error}"
         warnings.warn(message, RuntimeWarning, stacklevel=2)
@@ -117,7 +116,6 @@ def _fits(inputs: Tensor) -> bool:
 
 
 @functools.cache
-def _runs_triton(device: torch.device) -> bool:
-    # Before Ampere, tensor cores know neither bfloat16 nor TF32.
-    recent = torch.cuda.get_device_capability(device) >= (8, 0)
-    return recent and importlib.util.find_spec("triton") is not None
+def _has_tensor_cores(device: torch.device) -> bool:
+    """Whether they know bfloat16 and TF32, as from Ampere on."""
+    return torch.cuda.get_device_capability(device) >= (8, 0)
