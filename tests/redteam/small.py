@@ -7,10 +7,12 @@ from pathlib import Path
 
 from simulation.small import tiny
 
+from secureafl.experiment import write_experiment
 from secureafl.redteam.plan import Plan
 from secureafl.redteam.search import stages
 from secureafl.sweep.cells import unfinished
 from secureafl.sweep.cluster import run_group
+from secureafl.sweep.engines import one_thread
 
 BUDGET = 6
 
@@ -44,7 +46,8 @@ def found_in(out):
 def pretend(plan, out, score):
     """The whole search with results that `score(stage number, experiment)` makes up.
 
-    None: the run failed; infinite: it diverged. Returns the outcome and the stages.
+    A score is the error and the success rate of a backdoor, or one number for both. None: the run
+    failed; infinite: it diverged. Returns the outcome and the stages.
     """
     seen = list(made_up(stages(plan, out), score))
     return found_in(out), seen
@@ -56,15 +59,16 @@ def made_up(stages, score):
         for name, experiment in stage.cells.items():
             figure = score(number, experiment)
             if figure is not None:
-                write_result(stage.folder / name, figure)
+                write_result(stage.folder / name, experiment, figure)
         yield stage
 
 
-def write_result(run, figure):
+def write_result(run, experiment, figure):
     """Leave what a run leaves that ended with this score."""
     run.mkdir(parents=True, exist_ok=True)
-    late = figure if math.isfinite(figure) else None
-    metrics = {metric: {"late_mean": late} for metric in ("ter", "asr")}
+    (run / "experiment.toml").write_text(write_experiment(one_thread(experiment)))
+    pair = zip(("ter", "asr"), figure if isinstance(figure, tuple) else (figure,) * 2, strict=True)
+    metrics = {name: {"late_mean": f if math.isfinite(f) else None} for name, f in pair}
     (run / "result.json").write_text(json.dumps({"metrics": metrics}))
     session = {"started": "2026-11-16T12:00:00", "device": "NVIDIA H200", "torch": "2"}
     (run / "provenance.json").write_text(json.dumps({"sessions": [session], "data": "all"}))

@@ -3,9 +3,11 @@
 import itertools
 
 import pytest
-from redteam.small import pretend, tiny_plan
+from redteam.small import made_up, pretend, tiny_plan
 
+from secureafl.core.errors import RunError
 from secureafl.experiment import to_mapping
+from secureafl.redteam.search import stages
 from secureafl.settings import short_name
 from secureafl.toml import on_one_line
 
@@ -15,7 +17,10 @@ def test_search_ends_when_four_attacks_leave_nothing_to_be_worse(tmp_path, again
     plan = tiny_plan(budget=40, against=against)
 
     def all_lost_from_the_second_batch(number, experiment):
-        return 0.49 * plan.error_ceiling if number == 0 else 1.0
+        error = 0.49 * plan.error_ceiling
+        if number == 0:
+            return error
+        return 1.0 if against == "error" else (error, 1.0)  # a backdoor leaves the model useful
 
     outcome, seen = pretend(plan, tmp_path, all_lost_from_the_second_batch)
     assert [len(stage.cells) for stage in seen] == [5 + 1, 5, 2 * (1 + 1)], "no longer runs"
@@ -51,6 +56,38 @@ def test_search_goes_on_where_the_model_learns_nothing_without_an_attack(tmp_pat
 
     outcome, _ = pretend(plan, tmp_path, weak_attack)
     assert len(outcome["trials"]) == 10
+
+
+def test_defence_that_cannot_run_does_not_cost_the_budget(tmp_path):
+    plan = tiny_plan(budget=40)
+    batches = made_up(stages(plan, tmp_path), lambda n, e: None)
+    next(batches)
+    with pytest.raises(RunError, match="no attack could be run"):
+        next(batches)
+
+
+def test_attacks_that_fail_do_not_end_a_search_of_a_defence_that_runs(tmp_path):
+    plan = tiny_plan(budget=10)
+
+    def late_ones_run(number, experiment):
+        return 0.1 if short_name(experiment.attack) == "none" or number > 0 else None
+
+    outcome, _ = pretend(plan, tmp_path, late_ones_run)
+    assert len(outcome["trials"]) == 10
+
+
+def test_result_at_full_length_is_kept_when_all_longer_runs_fail(tmp_path):
+    plan = tiny_plan(budget=10)
+
+    def no_longer_runs(number, experiment):
+        if short_name(experiment.attack) == "none":
+            return 0.1
+        if experiment.rounds == plan.base.rounds:
+            return 0.3  # of the one that seemed to have lost the model
+        return 1.0 if experiment.rounds < plan.base.rounds // 2 else None
+
+    outcome, _ = pretend(plan, tmp_path, no_longer_runs)
+    assert outcome["worst"]["held_out"]["mean"] == pytest.approx(0.3)
 
 
 def worst_at_full_length(plan, lost_there):

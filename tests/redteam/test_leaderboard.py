@@ -76,6 +76,12 @@ def test_csv_of_the_leaderboard_has_numbers():
     assert row[5] == ""
 
 
+def test_search_with_a_share_that_has_no_column_is_refused():
+    """It would be left out of the leaderboard without a word."""
+    with pytest.raises(RunError, match=r"kardam against error has 25 % .* leave its file out"):
+        make_leaderboard([outcome("kardam", 0.25)], DEFENSES, "asr")
+
+
 def test_errors_and_success_rates_are_apart():
     found = [outcome("kardam", 0.4, against="asr")]
     assert lines(make_leaderboard(found, DEFENSES, "asr"))["kardam"][4] == "0.500 ± 0.100 (200)"
@@ -138,7 +144,22 @@ def changed(path, value):
         ("plan.base.defense.fading", 0.8, "cannot be asked for today .*fading.*; search again"),
         ("plan.base.defense.kind", "museum", "cannot be asked for today .*museum"),
         ("plan.held_out", [101, 102], "fewer than 3 held-out seeds"),
+        ("plan.held_out", [101, 102, 102], "give each held-out seed once"),
+        ("plan.against", "ASR", "against = 'ASR': choose error or asr"),
         ("plan", {}, "cannot be asked for today"),
+        ("plan", 3, "its 'plan' is missing"),
+        ("command", None, "its 'command' is missing"),
+        ("origin", {}, "its 'origin.devices' is missing"),
+        ("worst", "alie", "its 'worst.command' is missing"),
+        ("worst.attack", {}, "its 'worst.attack.kind' is missing"),
+        ("worst.held_out", {}, "its 'worst.held_out' is missing"),
+        ("worst.held_out.mean", None, "its 'worst.held_out' is missing, or not as a search"),
+        ("worst.held_out.mean", 0.4, "its 'worst.held_out' is missing"),
+        ("worst.held_out.seeds", {"101": 0.5, "102": 0.5}, "its 'worst.held_out' is missing"),
+        ("worst.held_out.seeds.101", "0.4", "its 'worst.held_out' is missing"),
+        ("worst.held_out.seeds.101", None, "its 'worst.held_out' is missing"),
+        ("without_attack.seeds.103", "diverged", "its 'without_attack' is missing"),
+        ("without_attack.seeds.103", -1.0, "its 'without_attack' is missing"),
     ],
 )
 def test_what_does_not_belong_on_the_leaderboard_is_refused(tmp_path, path, value, said):
@@ -156,7 +177,7 @@ def test_search_in_another_setting_is_refused(tmp_path):
 def test_file_that_is_no_outcome_and_folder_without_any_are_refused(tmp_path):
     with pytest.raises(RunError, match="no outcome of a search in it"):
         read_entries([tmp_path])
-    with pytest.raises(RunError, match="it lacks 'command'"):
+    with pytest.raises(RunError, match="its 'command' is missing"):
         read_entries([write(tmp_path, {})])
 
 

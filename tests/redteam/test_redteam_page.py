@@ -41,6 +41,13 @@ def test_page_names_the_worst_attack_and_all_held_out_figures(searched):
     assert f"{outcome['worst']['error']['seeds']['102']:.3f}" in text
 
 
+def test_copies_that_were_not_finished_do_not_stop_the_page(searched):
+    for name in (".none-short.4711", "notes"):
+        (searched / "runs" / name).mkdir(exist_ok=True)
+    (searched / "runs" / ".none-short.4711" / "result.json").write_text("{}")
+    assert write_redteam(read(searched), searched, searched / "report").is_file()
+
+
 def test_page_has_the_curve_and_the_map_of_trust(searched):
     outcome = read(searched)
     write_redteam(outcome, searched, searched / "report")

@@ -277,6 +277,28 @@ def test_folder_of_another_search_is_refused_and_kept(tmp_path):
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_of_two_searches_that_claim_a_folder_at_once_one_has_it(tmp_path, monkeypatch):
+    plans = [tiny_plan(), tiny_plan(budget=9)]
+    put = secureafl.redteam.folder.put_new_file
+
+    def overtaken(path, content):
+        """The other one has looked, found nothing, and is as far as this one."""
+        monkeypatch.undo()
+        next(stages(plans[1], tmp_path))
+        put(path, content)
+
+    monkeypatch.setattr("secureafl.redteam.folder.put_new_file", overtaken)
+    with pytest.raises(RunError, match="holds another search"):
+        next(stages(plans[0], tmp_path))
+    assert json.loads((tmp_path / "search.json").read_text())["budget"] == 9
+    assert [path.name for path in tmp_path.iterdir()] == ["search.json"]
+
+
+def test_claim_that_was_killed_midway_does_not_keep_the_folder(tmp_path):
+    (tmp_path / ".search.json.4711").write_text('{"budg')
+    next(stages(tiny_plan(), tmp_path))
+
+
 def test_folder_with_something_else_is_refused(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(RunError, match="is in use"):
@@ -287,6 +309,11 @@ def test_folder_with_something_else_is_refused(tmp_path):
     ("changes", "said"),
     [
         ({"budget": 0}, "budget = 0: give 1 attack"),
+        ({"against": "ASR"}, "against = 'ASR': choose error or asr"),
+        ({"held_out": (5, 6, 5)}, "give each held-out seed once"),
+        ({"held_out": (5, -6)}, "seed = -6: give 0 or more"),
+        ({"held_out": (5, 2**63)}, "seed = 9223372036854775808"),
+        ({"search_seed": 2**32}, "search-seed = 4294967296: give 0 or more, below"),
         ({"held_out": (0, 5)}, "seed 0 is used in the search"),
         ({"held_out": (1, 5)}, "seed 1 is used in the search"),
         ({"held_out": ()}, "one held-out seed or more"),

@@ -48,7 +48,7 @@ def test_searches_side_by_side_end_as_each_does_alone_even_when_stopped(tmp_path
 def end(searches, name, figure=0.5):
     """Let a run end with this score; None: it fails."""
     if figure is not None:
-        write_result(searches.folder / name, figure)
+        write_result(searches.folder / name, searches.cells[name], figure)
     state = "failed" if figure is None else "finished"
     searches.tell(Update(name, RunProgress(), state))
 

@@ -51,6 +51,30 @@ def test_task_without_classes_has_no_backdoors():
         find_space(TinyRegression(), True)
 
 
+@dataclass(frozen=True)
+class TinyPoints(TinyTask):
+    """The same noise as plain numbers, without channels, height and width."""
+
+    def load(self):
+        data = super().load()
+        return data._replace(
+            train_inputs=data.train_inputs.flatten(1), test_inputs=data.test_inputs.flatten(1)
+        )
+
+
+def test_task_without_images_has_no_backdoors():
+    found = find_space(TinyPoints(), False)
+    assert "one_class" in found["composed"]["aim"]
+    assert not any(map(is_backdoor, found))
+    with pytest.raises(ConfigError, match="a backdoor needs images, and this task has none"):
+        find_space(TinyPoints(), True)
+
+
+def test_task_without_classes_has_none_to_unlearn():
+    aims = find_space(TinyRegression(), False)["composed"]["aim"]
+    assert set(find_space(TinyTask(), False)["composed"]["aim"]) - set(aims) == {"one_class"}
+
+
 @every_attack
 def test_every_number_has_a_range_or_is_fixed_on_purpose(kind):
     hints = typing.get_type_hints(ATTACKS[kind])

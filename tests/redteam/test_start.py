@@ -12,7 +12,7 @@ from secureafl.core.errors import ConfigError, RunError
 from secureafl.redteam.entries import _plan
 from secureafl.redteam.optimiser import Optimiser
 from secureafl.redteam.space import find_space, known_attacks
-from secureafl.redteam.start import with_start
+from secureafl.redteam.start import with_start, with_starts
 
 ALIE = {"kind": "alie", "z": 1.25}
 FLIP = {"kind": "sign_flip", "factor": 7.5}
@@ -58,6 +58,31 @@ def test_of_a_folder_those_on_the_same_defence_with_the_same_goal_are_taken(tmp_
     assert with_start(tiny_plan(base={"defense": "fed_buff"}), [tmp_path]).start == ()
 
 
+def test_folder_of_a_search_is_its_outcome(tmp_path):
+    """Also one against another defence: it is named, as its file would be."""
+    outcome(tmp_path, "redteam", ALIE, defense="async_sgd")
+    (tmp_path / "trials.json").write_text("{}")
+    assert with_start(tiny_plan(), [tmp_path]).start == (ALIE,)
+
+
+def test_each_of_several_searches_begins_with_what_it_may_try():
+    scaling = {"kind": "scaling", "poisoned_share": 0.5, "factor": 5.0}
+    errors, backdoors = with_starts([tiny_plan(), tiny_plan(against="asr")], [ALIE, scaling])
+    assert (errors.start, backdoors.start) == ((ALIE, scaling), (scaling,))
+    with pytest.raises(ConfigError, match="attack 'nonsense'"):
+        with_starts([tiny_plan(), tiny_plan(against="asr")], [{"kind": "nonsense"}])
+
+
+def test_numbers_are_as_short_as_those_a_search_tries():
+    (attack,) = with_start(tiny_plan(), [{"kind": "alie", "z": 1.2345678}]).start
+    assert attack["z"] == 1.235
+
+
+def test_budget_that_does_not_reach_for_them_is_refused():
+    with pytest.raises(ConfigError, match="budget = 1: 2 attacks are to be tried"):
+        with_start(tiny_plan(budget=1), [ALIE, FLIP])
+
+
 def test_settings_that_are_not_given_have_their_defaults():
     (attack,) = with_start(tiny_plan(), [{"kind": "composed", "aim": "std"}]).start
     usual = secureafl.attacks.Composed()
@@ -84,7 +109,17 @@ def test_printed_command_and_entry_have_the_attacks():
             {"kind": "alie", "factor": 2.0},
             "setting factor is not searched; of alie these are searched: z",
         ),
-        ({"kind": "alie", "z": -1.0}, "give 0 or more deviations"),
+        (
+            {"kind": "alie", "z": -1.0},
+            "z = -1.0 of alie is not searched; give a number from 0 to 3",
+        ),
+        ({"kind": "gaussian", "std": float("inf")}, "std = inf of gaussian is not searched"),
+        ({"kind": "gaussian", "std": float("nan")}, "give a number from 0.01 to 200"),
+        ({"kind": "gaussian", "std": "200"}, "std = '200' of gaussian is not searched"),
+        ({"kind": "gaussian", "std": True}, "std = True of gaussian is not searched"),
+        ({"kind": "composed", "collusion": "groups", "groups": 2.5}, "groups = 2.5 of composed"),
+        ({"kind": "composed", "aim": "moon"}, "give one of mean, sign, std, label, one_class"),
+        ("kind = 'alie', z = 1.0" * 20, "file name too long; give a table"),
         ("no/such/file.json", "start-from 'no/such/file.json': no table, file or folder"),
         (Path(__file__).parent, "redteam': a folder without outcomes; give a table"),
         ("{ kind = ", "start-from '{ kind = ': no table, file or folder"),

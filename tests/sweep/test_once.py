@@ -1,10 +1,14 @@
 """Runs that are wanted in several places, and several grids in one command."""
 
+import contextlib
+import shutil
+
 import pytest
 from sweep.small_grid import GRID, contents, run_here, tiny_grid
 
 from secureafl.cli.sweeping import grid_folders, run_with_progress
 from secureafl.core.errors import ConfigError
+from secureafl.runs.folder import RunFolder
 from secureafl.runs.layout import CHECKPOINT
 from secureafl.sweep.cells import unfinished
 from secureafl.sweep.cluster import run_group
@@ -106,13 +110,41 @@ def test_a_copy_that_was_not_finished_is_made_again(tmp_path):
         runs.want(folder / "kardam", cells["kardam"])
     assert [*runs.cells] == ["a/kardam"]
     run_here(runs.cells, runs.folder)
-    for leftover in (".kardam", "kardam"):
-        (tmp_path / "b" / leftover).mkdir(parents=True)
-        (tmp_path / "b" / leftover / "half").touch()
+    begun = tmp_path / "b" / "kardam"
+    shutil.copytree(tmp_path / "a" / "kardam", begun)
+    (begun / "result.json").rename(begun / "half")
     assert runs.end("a/kardam") == [tmp_path / "a" / "kardam", tmp_path / "b" / "kardam"]
     assert contents(tmp_path / "a", "kardam") == contents(tmp_path / "b", "kardam")
     assert {path.name for path in (tmp_path / "b").iterdir()} == {"kardam"}
     assert not (tmp_path / "b" / "kardam" / "half").exists()
+
+
+def test_a_run_that_another_process_is_making_is_left_to_it(tmp_path, ran):
+    """It is one more run to make: the engine waits for that process, and finds its result."""
+    wanted = tables(tmp_path)
+    runs = MadeOnce(wanted)
+    for folder, cells in wanted.items():
+        runs.want(folder / "kardam", cells["kardam"])
+    run_here(runs.cells, runs.folder)
+    begun = tmp_path / "b" / "kardam"
+    shutil.copytree(tmp_path / "a" / "kardam", begun)
+    (begun / "result.json").rename(tmp_path / "kept")
+    with contextlib.closing(RunFolder(begun)):
+        assert runs.end("a/kardam") == [tmp_path / "a" / "kardam"]
+    assert [*runs.cells] == ["a/kardam", "b/kardam"]
+    (tmp_path / "kept").rename(begun / "result.json")
+    assert runs.end("b/kardam") == [begun]
+    assert [path.name for path in begun.parent.iterdir()] == ["kardam"], "no half a copy"
+
+
+def test_a_folder_that_is_no_run_is_never_replaced(tmp_path, ran, capsys):
+    wanted = tables(tmp_path)
+    mine = tmp_path / "b" / "kardam" / "mine.txt"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    assert run(wanted)[tmp_path / "b"] == ["norm_clipping"]
+    assert [path.name for path in mine.parent.iterdir()] == ["mine.txt"]
+    assert "b/kardam failed" in capsys.readouterr().err
 
 
 def test_a_run_that_failed_leaves_nothing_in_any_place(tmp_path):

@@ -104,7 +104,7 @@ def redteam(
     """Search for the attack that harms a defence most, and score it on seeds never searched on."""
     from secureafl.library.redteaming import search_all
     from secureafl.redteam.plan import Plan
-    from secureafl.redteam.start import with_start
+    from secureafl.redteam.start import with_starts
     from secureafl.sweep.grid import parse_seeds
 
     plain = {"rounds": rounds, "clients": clients, "device": device}
@@ -116,13 +116,12 @@ def redteam(
     rest = (tuple(parse_seeds(seeds)), search_seed, blind)
     goals = _parse_goals(against)
     begun = [Plan(base, budget, goal, *rest) for goal in goals for base in bases]
-    started = [with_start(plan, start_from or ()) for plan in begun]
-    plans = _in_folders(started, out, fast)
+    plans = _in_folders(with_starts(begun, start_from or ()), out, fast)
     with stoppable("the same command goes on"):
         failures = search_all(plans, engine, workers, checkpoint_seconds, quiet)
     failures += _write_pages(plans, quiet)
     if failures:
-        raise RunError("; ".join(failures))
+        raise RunError("; ".join(dict.fromkeys(failures)))
 
 
 def _parse_shares(text: str | None) -> list[float | None]:

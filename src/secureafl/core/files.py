@@ -11,6 +11,19 @@ def put_file(path: Path, content: bytes) -> None:
     fresh.replace(path)
 
 
+def put_new_file(path: Path, content: bytes) -> None:
+    """Write a file that is not there yet, whole or not at all; one that is there stays."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_bytes(content)
+    try:
+        os.link(fresh, path)  # unlike a rename, it fails if another process was first
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without links; two processes at once are not told apart there
+        fresh.replace(path)
+    fresh.unlink(missing_ok=True)
+
+
 def put_private_file(path: Path, content: bytes) -> None:
     """A file that only its owner reads; when this returns it is on the disk, or there is none."""
     fresh = path.with_name(f".{path.name}")

@@ -5,17 +5,24 @@ The leaderboard is about one setting, the paper's, and about the defences as the
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from secureafl.core.errors import ConfigError, RunError
 from secureafl.experiment import from_mapping
+from secureafl.redteam.outcome import DIVERGED
 from secureafl.redteam.plan import Plan
 from secureafl.runs.layout import read_json
 
-_KEYS = ("command", "metric", "without_attack", "worst", "origin", "plan")
 _SEEDS = 3  # the fewest over which a result is a mean
+
+# What is read of an outcome, and what it is.
+_TEXTS = ("command", "metric", "worst.command", "worst.attack.kind")
+_LISTS = ("origin.devices", "origin.versions", "origin.days")
+_FIGURES = ("without_attack", "worst.held_out")
 
 
 def read_entries(sources: Iterable[Path]) -> list[dict[str, Any]]:
@@ -35,16 +42,48 @@ def _files(source: Path) -> Sequence[Path]:
 
 def _read(file: Path) -> dict[str, Any]:
     outcome = read_json(file)
-    missing = [key for key in _KEYS if key not in outcome]
-    if missing:
-        raise RunError(f"{file}: is not the outcome of a search; it lacks '{missing[0]}'")
+    for names, kind in ((_TEXTS, str), (_LISTS, list), (("plan",), dict)):
+        for name in names:
+            _require(isinstance(_inner(outcome, name), kind), file, name)
     plan = _plan(outcome["plan"], file)
     if plan.changes or not isinstance(plan.base.malicious, float):
         settings = ", ".join(plan.changes) or "malicious"
         raise RunError(f"{file}: not in the paper's setting (its {settings}); leave it out")
     if len(plan.held_out) < _SEEDS:
         raise RunError(f"{file}: has fewer than {_SEEDS} held-out seeds; search with more")
+    for name in _FIGURES:
+        _require(_are_figures(_inner(outcome, name), plan.held_out), file, name)
     return outcome
+
+
+def _inner(outcome: Mapping[str, Any], name: str) -> Any:
+    """The value under a dotted name; None if there is none."""
+    found: Any = outcome
+    for key in name.split("."):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
+
+
+def _require(holds: bool, file: Path, name: str) -> None:
+    if not holds:
+        what = f"its '{name}' is missing, or not as a search writes it"
+        raise RunError(f"{file}: is not the outcome of a search; {what}")
+
+
+def _are_figures(found: Any, seeds: Sequence[int]) -> bool:
+    """Whether there is a score for each held-out seed, and their mean."""
+    by_seed, mean = _inner(found, "seeds"), _inner(found, "mean")
+    if not isinstance(by_seed, Mapping) or set(by_seed) != set(map(str, seeds)):
+        return False
+    scores = [math.inf if score == DIVERGED else score for score in by_seed.values()]
+    if not all(isinstance(score, int | float) and score >= 0 for score in scores):
+        return False
+    wanted = statistics.fmean(scores)
+    return mean == DIVERGED if math.isinf(wanted) else _is_close(mean, wanted)
+
+
+def _is_close(mean: Any, wanted: float) -> bool:
+    return isinstance(mean, int | float) and math.isclose(mean, wanted, abs_tol=1e-9)
 
 
 def _plan(mapping: Mapping[str, Any], file: Path) -> Plan:

@@ -13,17 +13,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from secureafl.core.errors import RunError
-from secureafl.core.files import put_file
+from secureafl.core.files import put_new_file
 from secureafl.redteam.optimiser import import_optuna
 from secureafl.redteam.plan import NO_ATTACK, Plan
 from secureafl.redteam.space import Space
-from secureafl.runs.layout import RESULT, read_json, to_json
+from secureafl.runs.layout import read_json, to_json
 from secureafl.toml import differences
 
 SEARCH, RUNS, TRIALS, OUTCOME = "search.json", "runs", "trials.json", "redteam.json"
@@ -37,20 +36,26 @@ def claim(plan: Plan, space: Space, out: Path) -> None:
         to_json({**plan.to_mapping(), "space": space, "optuna": import_optuna().__version__})
     )
     stored = out / SEARCH
-    if stored.is_file():
-        found = read_json(stored)
-        kept = {key: value for key, value in found.items() if key in wanted}
-        if kept != wanted:
-            what = f"holds another search ({differences(kept, wanted)})"
-            raise RunError(f"{out}: {what}; choose another folder (out)")
-        return
     try:
-        if out.exists() and any(out.iterdir()):
-            raise RunError(f"{out}: is in use, and not by a search; choose another folder (out)")
-        out.mkdir(parents=True, exist_ok=True)
-        put_file(stored, to_json(wanted, indent=1).encode())
+        if not stored.is_file():
+            if out.exists() and any(not _half_written(path) for path in out.iterdir()):
+                what = "is in use, and not by a search"
+                raise RunError(f"{out}: {what}; choose another folder (out)")
+            out.mkdir(parents=True, exist_ok=True)
+            put_new_file(stored, to_json(wanted, indent=1).encode())
     except OSError as error:
         raise RunError(f"{out}: cannot be written ({error.strerror})") from error
+    # It is read in any case: another search may have been first.
+    found = read_json(stored)
+    kept = {key: value for key, value in found.items() if key in wanted}
+    if kept != wanted:
+        what = f"holds another search ({differences(kept, wanted)})"
+        raise RunError(f"{out}: {what}; choose another folder (out)")
+
+
+def _half_written(path: Path) -> bool:
+    """Whether this is what a process left that was killed while it claimed the folder."""
+    return path.name.startswith(f".{SEARCH}.")
 
 
 def cell_name(attack: Mapping[str, Any], stage: str) -> str:
@@ -59,16 +64,3 @@ def cell_name(attack: Mapping[str, Any], stage: str) -> str:
         return f"none-{stage}"
     digest = hashlib.sha256(json.dumps(attack, sort_keys=True).encode()).hexdigest()[:10]
     return f"{attack['kind']}-{digest}-{stage}"
-
-
-def score_of(run: Path, against: str) -> float | None:
-    """How much harm was done in a run; infinite if it diverged, None if it has no result."""
-    if not (run / RESULT).is_file():
-        return None
-    late = read_json(run / RESULT)["metrics"][metric_of(run, against)]["late_mean"]
-    return math.inf if late is None else late
-
-
-def metric_of(run: Path, against: str) -> str:
-    """The metric that is meant: the success rate of a backdoor, or the task's main one."""
-    return "asr" if against == "asr" else next(iter(read_json(run / RESULT)["metrics"]))

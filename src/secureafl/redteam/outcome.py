@@ -1,7 +1,8 @@
 """What a search found: every attack with its scores, the worst one, and which parts mattered.
 
 The result is a mean over held-out seeds, of runs at full length. Scores of short and longer runs
-choose who gets there, and are no result: the best of many such scores is a lucky one.
+choose who gets there, and are no result: the best of many such scores is a lucky one. The result is
+the highest of at most a few such means over the same seeds, so it is lucky, too, but little.
 """
 
 from __future__ import annotations
@@ -16,21 +17,14 @@ from secureafl.core.errors import RunError
 from secureafl.core.files import put_file
 from secureafl.experiment import write_experiment
 from secureafl.redteam.effects import effects_of_attacks, effects_of_parts
-from secureafl.redteam.folder import (
-    OUTCOME,
-    RUNS,
-    TRIALS,
-    WORST,
-    cell_name,
-    metric_of,
-    score_of,
-)
+from secureafl.redteam.folder import OUTCOME, RUNS, TRIALS, WORST
 from secureafl.redteam.plan import NO_ATTACK, Plan
+from secureafl.redteam.scores import BySeed, Scores
 from secureafl.redteam.space import Space
 from secureafl.runs.layout import to_json
 from secureafl.runs.origin import origin_of
 
-BySeed = Mapping[int, float | None]
+DIVERGED = "diverged"  # in files, where JSON has no infinite number
 
 
 class Trial(NamedTuple):
@@ -76,19 +70,19 @@ def write_outcome(plan: Plan, space: Space, out: Path, trials: Sequence[Trial]) 
 
 
 def _outcome(plan: Plan, out: Path, worst: Trial) -> dict[str, Any]:
-    first, attacks = plan.held_out[0], (worst.attack, NO_ATTACK)
-    runs = [run for attack in attacks for run in held_out_runs(plan, out, attack).values()]
+    scores, attacks = Scores(plan, out), (worst.attack, NO_ATTACK)
+    runs = [run for attack in attacks for run in scores.held_out_runs(attack).values()]
     origin = origin_of(runs)._asdict()
     del origin["hours"]  # it would tell a search that was killed from one that was not
     return {
         "command": plan.command,
-        "metric": metric_of(runs[0], plan.against),
-        "without_attack": _figures(held_out_scores(plan, out, NO_ATTACK, "error")),
+        "metric": scores.metric(worst.attack),
+        "without_attack": _figures(scores.errors(NO_ATTACK)),
         "worst": {
             **_described(worst),
-            "error": _figures(held_out_scores(plan, out, worst.attack, "error")),
+            "error": _figures(scores.errors(worst.attack)),
             "run": f"{RUNS}/{runs[0].name}",
-            "command": plan.run_command(worst.attack, first),
+            "command": plan.run_command(worst.attack, plan.held_out[0]),
         },
         "origin": origin,
         "plan": plan.portable(),
@@ -108,17 +102,6 @@ def _write_json(path: Path, value: Mapping[str, Any]) -> None:
     put_file(path, to_json(_plain(value), indent=1).encode())
 
 
-def held_out_runs(plan: Plan, out: Path, attack: Mapping[str, Any]) -> dict[int, Path]:
-    """The folders of an attack's runs at full length, by seed."""
-    return {seed: out / RUNS / cell_name(attack, f"seed{seed}") for seed in plan.held_out}
-
-
-def held_out_scores(plan: Plan, out: Path, attack: Mapping[str, Any], against: str) -> BySeed:
-    """The scores of an attack's runs at full length."""
-    runs = held_out_runs(plan, out, attack)
-    return {seed: score_of(run, against) for seed, run in runs.items()}
-
-
 def _figures(by_seed: BySeed) -> dict[str, Any]:
     return {"mean": mean_score(by_seed), "seeds": {str(k): v for k, v in by_seed.items()}}
 
@@ -133,9 +116,9 @@ def _described(trial: Trial) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can hold: a score that is not finite is the word `diverged`."""
+    """What JSON can hold: a score that is not finite is a word."""
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in value]
-    return "diverged" if isinstance(value, float) and not math.isfinite(value) else value
+    return DIVERGED if isinstance(value, float) and not math.isfinite(value) else value

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import shlex
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -27,6 +27,7 @@ _PROMOTED = 5  # one attack in so many goes on to the second rung
 _FEW, _MANY, _PER_FINALIST = 2, 4, 12  # finalists of small and of large budgets, which cost most
 LOST = 4  # attacks that leave nothing to be worse, after which a search tries no more
 _TOLERANCE = 0.005  # a score so close to the highest that means anything is as high
+_SEEDS = 2**32
 _BATCHES, _LEAST, _MOST = 8, 4, 25  # proposals are asked for in batches; their number and size
 
 # Settings that the command line has other words for, or that are a matter of the machine.
@@ -53,15 +54,23 @@ class Plan:
     base: Experiment  # its attack and its seed do not matter
     budget: int = 200  # attacks that are tried, each in a short run
     against: Against = "error"  # what is to become large: the error, or a backdoor's success rate
-    held_out: tuple[int, ...] = (101, 102, 103)  # seeds of the score, never used in the search
+    # Seeds of the score. Nothing is tuned on them; which of the few finalists counts, they decide.
+    held_out: tuple[int, ...] = (101, 102, 103)
     search_seed: int = 0  # of the optimiser and of short runs; that of longer runs is the next
     blind: bool = False  # whether it begins at random instead of with the attacks as they come
     start: tuple[Mapping[str, Any], ...] = ()  # attacks that are tried before all others
 
     def __post_init__(self) -> None:
-        require(self.budget >= 1, "budget", self.budget, "give 1 attack to try, or more")
+        goals = get_args(Against)
+        require(self.against in goals, "against", self.against, f"choose {' or '.join(goals)}")
+        least, seed = max(1, len(self.start)), self.search_seed
+        few = "give 1 attack to try, or more" if least == 1 else f"{least} attacks are to be tried"
+        require(self.budget >= least, "budget", self.budget, few)
         require(bool(self.held_out), "seeds", "", "give one held-out seed or more")
-        require(self.search_seed >= 0, "search-seed", self.search_seed, "give 0 or more")
+        twice = len(set(self.held_out)) < len(self.held_out)
+        require(not twice, "seeds", self.held_out, "give each held-out seed once")
+        remedy = f"give 0 or more, below {_SEEDS}"  # Optuna's limit
+        require(0 <= seed < _SEEDS, "search-seed", seed, remedy)
         used = sorted({self.search_seed, self.search_seed + 1} & set(self.held_out))
         if used:
             which = ", ".join(map(str, used))
@@ -71,8 +80,11 @@ class Plan:
         # One thread, as a sweep's cells have: a number from the machine would change the bits.
         own = {"attack": NoAttack(), "seed": self.search_seed, "threads": self.base.threads or 1}
         object.__setattr__(self, "base", dataclasses.replace(self.base, **own))
-        for attack in (NO_ATTACK, *self.start):
-            self.short(attack)  # its rounds may be too few for what the experiment asks
+        for attack in (NO_ATTACK, *self.start):  # before anything runs, so that no run is refused
+            self.short(attack)
+            self.longer(attack)
+            for one in self.held_out:
+                self.full(attack, one)
 
     def _check_malicious(self) -> None:
         share, clients = self.base.malicious, self.base.clients

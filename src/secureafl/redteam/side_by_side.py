@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from secureafl.core.errors import RunError
+from secureafl.core.errors import SecureAflError
 from secureafl.redteam.plan import Plan
 from secureafl.redteam.search import Stage, stages
 from secureafl.redteam.space import find_space
@@ -78,7 +78,7 @@ class SideBySide:
     def _advance(self, search: Path) -> None:
         try:
             stage = next(self._searches[search], None)
-        except RunError as error:
+        except SecureAflError as error:
             self.failures.append(str(error))
             return
         if stage:

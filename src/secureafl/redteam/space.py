@@ -19,6 +19,7 @@ from secureafl.core.protocols import Backdoor, Task
 from secureafl.runtime.loading import load_data
 from secureafl.settings import presets_of
 
+_IMAGES = 4  # dimensions of a batch of them: samples, channels, height, width
 _DIGITS = 4  # of a number that is tried: more would only make it hard to read
 
 
@@ -71,6 +72,9 @@ FIXED = frozenset(
 )
 
 
+# Choices that only make sense where samples have classes.
+_NEED_CLASSES: Mapping[str, tuple[str, ...]] = {"aim": ("one_class",)}
+
 # The attacks made of parts, in which most others lie; a search spends half of its budget on the
 # first of these that it may use.
 COMPOSED = ("composed", "composed_backdoor")
@@ -78,16 +82,30 @@ COMPOSED = ("composed", "composed_backdoor")
 
 def find_space(task: Task, backdoors_only: bool) -> Space:
     """The attacks that can be mounted on this task, with the settings that are searched."""
-    labels = load_data(task, torch.device("cpu")).on_cpu.train_labels
-    has_classes = not labels.is_floating_point()
-    if backdoors_only and not has_classes:
-        raise ConfigError("--against asr: a backdoor needs classes, and this task has none")
+    data = load_data(task, torch.device("cpu")).on_cpu
+    has_classes = not data.train_labels.is_floating_point()
+    has_images = data.train_inputs.dim() == _IMAGES
+    suits = has_classes and has_images
+    if backdoors_only and not suits:
+        missing = "images" if has_classes else "classes"
+        raise ConfigError(f"--against asr: a backdoor needs {missing}, and this task has none")
     kinds = [
         kind
         for kind, attack in ATTACKS.items()
-        if attack is not NoAttack and (has_classes if is_backdoor(kind) else not backdoors_only)
+        if attack is not NoAttack and (suits if is_backdoor(kind) else not backdoors_only)
     ]
-    return {kind: dimensions(kind) for kind in kinds}
+    return {kind: _suitable(dimensions(kind), has_classes) for kind in kinds}
+
+
+def _suitable(found: Mapping[str, Dimension], has_classes: bool) -> dict[str, Dimension]:
+    """The settings without choices that make no sense for the task."""
+    left_out = {} if has_classes else _NEED_CLASSES
+    return {
+        name: dimension
+        if isinstance(dimension, Range)
+        else tuple(value for value in dimension if value not in left_out.get(name, ()))
+        for name, dimension in found.items()
+    }
 
 
 def is_backdoor(kind: str) -> bool:
@@ -134,11 +152,30 @@ def complete(attack: Mapping[str, Any], space: Space) -> dict[str, Any]:
     kind = attack.get("kind")
     if not isinstance(kind, str) or kind not in space:
         raise ConfigError(f"start-from: attack {kind!r}; this search has {', '.join(space)}")
-    made = _settings(kind, space[kind], given)
+    made = {k: readable(v) for k, v in _settings(kind, space[kind], given).items()}
     if others := [name for name in given if name not in made]:
         remedy = f"of {kind} these are searched: {', '.join(made) or 'none'}"
         raise ConfigError(f"start-from: setting {', '.join(others)} is not searched; {remedy}")
+    for name, value in made.items():
+        if not _lies_in(space[kind][name], value):
+            remedy = f"give {_told(space[kind][name])}"
+            raise ConfigError(f"start-from: {name} = {value!r} of {kind} is not searched; {remedy}")
     return {"kind": kind, **made}
+
+
+def _lies_in(dimension: Dimension, value: Any) -> bool:
+    """Whether a search may choose this value; the optimiser has no notion of others."""
+    if not isinstance(dimension, Range):
+        return value in dimension
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    whole = isinstance(value, int) or not isinstance(dimension.low, int)
+    return number and whole and dimension.low <= value <= dimension.high
+
+
+def _told(dimension: Dimension) -> str:
+    if isinstance(dimension, Range):
+        return f"a number from {dimension.low:g} to {dimension.high:g}"
+    return f"one of {', '.join(str(value).lower() for value in dimension)}"
 
 
 def _settings(

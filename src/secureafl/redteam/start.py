@@ -12,6 +12,7 @@ from typing import Any
 
 from secureafl.core.errors import ConfigError, RunError
 from secureafl.experiment import to_mapping
+from secureafl.redteam.folder import OUTCOME
 from secureafl.redteam.plan import Against, Plan
 from secureafl.redteam.space import complete, find_space
 from secureafl.runs.layout import read_json
@@ -25,17 +26,27 @@ _REMEDY = "give a table as '{ kind = \"alie\", z = 1.5 }', or outcomes: a redtea
 def with_start(plan: Plan, sources: Iterable[Source]) -> Plan:
     """The plan of a search that tries what these name before all else, each attack once.
 
-    A table is an attack, a file the outcome of a search. Of a folder it is the outcomes of searches
-    against the same defence, with the same goal.
+    A table is an attack, a file the outcome of a search, and so is the folder of a search. Of any
+    other folder it is the outcomes of searches against the same defence, with the same goal.
     """
-    wanted = to_mapping(plan.base)["defense"]["kind"], plan.against
-    named = [attack for source in sources for attack in _named(source, wanted)]
-    if not named:
-        return plan
-    space = find_space(plan.base.task, plan.against == "asr")
-    made = [complete(attack, space) for attack in named]
-    start = tuple(one for place, one in enumerate(made) if one not in made[:place])
-    return dataclasses.replace(plan, start=start)
+    (started,) = with_starts([plan], sources)
+    return started
+
+
+def with_starts(plans: Sequence[Plan], sources: Iterable[Source]) -> list[Plan]:
+    """The same for several; a search for backdoors does without attacks that others may try."""
+    given = list(sources)
+    spaces = [find_space(plan.base.task, plan.against == "asr") for plan in plans]
+    everywhere = [kind for space in spaces for kind in space]
+    started = []
+    for plan, space in zip(plans, spaces, strict=True):
+        wanted = to_mapping(plan.base)["defense"]["kind"], plan.against
+        named = [attack for source in given for attack in _named(source, wanted)]
+        others = [kind for kind in everywhere if kind not in space]
+        made = [complete(attack, space) for attack in named if attack.get("kind") not in others]
+        start = tuple(one for place, one in enumerate(made) if one not in made[:place])
+        started.append(dataclasses.replace(plan, start=start) if start else plan)
+    return started
 
 
 def _named(source: Source, wanted: tuple[str, Against]) -> Sequence[Mapping[str, Any]]:
@@ -44,14 +55,22 @@ def _named(source: Source, wanted: tuple[str, Against]) -> Sequence[Mapping[str,
     if isinstance(source, Mapping):
         return [source]
     path = Path(source)
-    if path.is_file():
-        return [_worst(path, read_json(path))]
-    files = sorted(path.glob("*.json"))
+    try:
+        file = path / OUTCOME if (path / OUTCOME).is_file() else path
+        if file.is_file():
+            return [_worst(file, read_json(file))]
+        files = sorted(path.glob("*.json"))
+    except OSError as error:  # such as a table without its brackets, too long for a name
+        raise _no_source(source, str(error.strerror).lower()) from error
     if not files:
         what = "a folder without outcomes" if path.is_dir() else "no table, file or folder"
-        raise ConfigError(f"start-from {str(source)!r}: {what}; {_REMEDY}")
+        raise _no_source(source, what)
     outcomes = {file: read_json(file) for file in files}
     return [_worst(file, one) for file, one in outcomes.items() if _goal(file, one) == wanted]
+
+
+def _no_source(source: Source, what: str) -> ConfigError:
+    return ConfigError(f"start-from {str(source)!r}: {what}; {_REMEDY}")
 
 
 def _worst(file: Path, outcome: Mapping[str, Any]) -> Mapping[str, Any]:

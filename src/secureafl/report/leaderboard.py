@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from secureafl.core.errors import RunError
 from secureafl.report.export import Table, Value, plain, texts
 from secureafl.report.formatting import NOTHING, mean_and_deviation, number
 
@@ -27,6 +28,8 @@ Outcome = Mapping[str, Any]
 
 def make_leaderboard(outcomes: Sequence[Outcome], defenses: Iterable[str], against: str) -> Table:
     """The worst found, by defence and share of malicious clients; in brackets the budget."""
+    for outcome in outcomes:
+        _require_column(*_cell(outcome))
     lines = [
         [plain(defense), plain(_without_attack(outcomes, defense))]
         + [_worst(outcomes, (defense, share, against)) for share in SHARES]
@@ -37,6 +40,14 @@ def make_leaderboard(outcomes: Sequence[Outcome], defenses: Iterable[str], again
     )
     head = ["defence", "error without attack", *map(_percent, SHARES)]
     return Table(f"worst-{against}", title, head, lines)
+
+
+def _require_column(defense: str, share: float, against: str) -> None:
+    """Raise for a search that no column is for: it would be left out without a word."""
+    if share not in SHARES:
+        what = f"the search of {defense} against {against} has {_percent(share)} malicious clients"
+        columns = ", ".join(map(_percent, SHARES))
+        raise RunError(f"{what}, and the leaderboard {columns}; leave its file out")
 
 
 def make_searches(outcomes: Sequence[Outcome], defenses: Iterable[str]) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import resource
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 
 from secureafl import __version__
-from secureafl.core.errors import ConfigError, RunError
+from secureafl.core.errors import ConfigError, RunError, SecureAflError
 from secureafl.experiment import Experiment, from_mapping, to_mapping
 from secureafl.runs.events import read_events
 from secureafl.runs.folder import RunFolder
@@ -42,6 +43,14 @@ def require_same(experiment: Experiment, path: Path) -> None:
     if stored != wanted:
         what = f"holds a run with other settings ({differences(stored, wanted)})"
         raise RunError(f"{path}: {what}; choose another folder (out)")
+
+
+def is_of(experiment: Experiment, path: Path) -> bool:
+    """Whether the run in `path` is of this experiment."""
+    with contextlib.suppress(SecureAflError):
+        require_same(experiment, path)
+        return True
+    return False
 
 
 def stored_experiment(path: Path) -> Experiment:

@@ -8,10 +8,11 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from secureafl.core.errors import SecureAflError
+from secureafl.core.errors import RunError
 from secureafl.experiment import Experiment, to_mapping
+from secureafl.runs.folder import RunFolder, refuse_taken
 from secureafl.runs.layout import RESULT, is_run
-from secureafl.runtime.records import require_same
+from secureafl.runtime.records import is_of
 from secureafl.sweep.engines import one_thread
 
 
@@ -28,8 +29,8 @@ class MadeOnce:
 
     def want(self, place: Path, experiment: Experiment) -> None:
         """The run is wanted in this folder of its own; a result or another run there stays."""
-        name = maker = place.absolute().relative_to(self.folder).as_posix()
-        if not is_run(place) or _is_of(one_thread(experiment), place):
+        name = maker = self._name(place)
+        if _takes(place, experiment):
             first = self._made_as.setdefault(repr(to_mapping(experiment)), name)
             maker = name if (place / RESULT).is_file() else first
         self._wanted.setdefault(maker, []).append(place)
@@ -37,12 +38,18 @@ class MadeOnce:
             self.cells[name] = experiment
 
     def end(self, name: str) -> list[Path]:
-        """A run has ended, with a result or without; return for which places."""
+        """A run has ended, with a result or without; return for which places.
+
+        Where another process is making the same run meanwhile, it is a run to make, too: an engine
+        waits for that process.
+        """
         self._ended.add(name)
         places = self._wanted.pop(name, [])
-        for place in places:
-            _copy(self.folder / name, place)
-        return places
+        taken = [place for place in places if not _copy(self.folder / name, place)]
+        for place in taken:
+            self.cells[self._name(place)] = self.cells[name]
+            self._wanted[self._name(place)] = [place]
+        return [place for place in places if place not in taken]
 
     def ended(self) -> list[Path]:
         """Places that are wanted of runs that had ended before."""
@@ -50,20 +57,37 @@ class MadeOnce:
             place for name in [*self._wanted] if name in self._ended for place in self.end(name)
         ]
 
+    def _name(self, place: Path) -> str:
+        return place.absolute().relative_to(self.folder).as_posix()
 
-def _is_of(experiment: Experiment, run: Path) -> bool:
-    with contextlib.suppress(SecureAflError):
-        require_same(experiment, run)
+
+def _takes(place: Path, experiment: Experiment) -> bool:
+    """Whether a copy of the run may be put there: there is nothing yet, or that same run."""
+    if is_run(place):
+        return is_of(one_thread(experiment), place)
+    with contextlib.suppress(RunError):
+        refuse_taken(place)
         return True
     return False
 
 
-def _copy(made: Path, wanted: Path) -> None:
-    """Copy a finished run to where the same run is wanted, at once or not at all."""
+def _copy(made: Path, wanted: Path) -> bool:
+    """Copy a finished run to where the same run is wanted, whole or not at all.
+
+    Returns whether nothing is left to do; else another process makes that run, or cannot be known
+    not to.
+    """
     if not (made / RESULT).is_file() or (wanted / RESULT).is_file():
-        return
-    unfinished = wanted.with_name(f".{wanted.name}")
-    for leftover in (unfinished, wanted):
-        shutil.rmtree(leftover, ignore_errors=True)
-    shutil.copytree(made, unfinished)
-    unfinished.rename(wanted)
+        return True
+    fresh = wanted.with_name(f".{wanted.name}.{os.getpid()}")
+    try:
+        shutil.copytree(made, fresh)
+        if is_run(wanted):
+            with contextlib.closing(RunFolder(wanted)):  # raises while another process has it
+                shutil.rmtree(wanted)
+        fresh.rename(wanted)
+    except (RunError, OSError):
+        return False
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return True
