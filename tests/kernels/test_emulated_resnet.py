@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from emulated_cuda import ABLE, GPU, emulate
+from emulated_cuda import ABLE, GPU, costly, emulate
 from resnet_cases import case_of, error, loss_for
 
 from secureafl.core.flat_model import FlatModel, count_statistics
@@ -37,7 +37,7 @@ def by_autograd(model, weights, inputs, labels, mixed=False):
     return FlatModel(model, mixed).gradient(weights, inputs, loss_for(labels))
 
 
-@pytest.mark.parametrize("sizes", [SMALL, ODD])
+@pytest.mark.parametrize("sizes", [SMALL, costly(ODD)])
 def test_with_exact_products_the_gradient_is_autograds(gradient, sizes):
     model, weights, inputs, labels = case_of(*sizes, 10, device="cpu")
     expected = by_autograd(model, weights.double(), inputs.double(), labels)
