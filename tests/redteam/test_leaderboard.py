@@ -159,7 +159,11 @@ def changed(path, value):
         ("worst.held_out.seeds.101", "0.4", "its 'worst.held_out' is missing"),
         ("worst.held_out.seeds.101", None, "its 'worst.held_out' is missing"),
         ("without_attack.seeds.103", "diverged", "its 'without_attack' is missing"),
-        ("without_attack.seeds.103", -1.0, "its 'without_attack' is missing"),
+        (
+            "without_attack",
+            {"mean": -1.0, "seeds": {"101": -1.0, "102": -1.0, "103": -1.0}},
+            "its 'without_attack' is missing",
+        ),
     ],
 )
 def test_what_does_not_belong_on_the_leaderboard_is_refused(tmp_path, path, value, said):
