@@ -7,6 +7,7 @@ every check exists once. A driver that need not wait for a GPU calls `Server.rec
 
 from __future__ import annotations
 
+import operator
 import secrets
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -17,6 +18,7 @@ from torch import Tensor
 from secureafl.core.errors import ConfigError
 from secureafl.core.inactivity import forget
 from secureafl.core.ledger import Ledger
+from secureafl.core.setting_types import whole_number
 from secureafl.core.traits import has_trait
 from secureafl.core.trees import choose_state, name_tensors
 from secureafl.core.types import Arrival, Decision, RootData, ServerSnapshot, ServerView
@@ -47,7 +49,7 @@ class Upload(NamedTuple):
     3
     """
 
-    client: int
+    client: int  # NumPy's whole numbers, and those of any other library, will do
     version: int  # of the model it answers to, as noted in the ledger's own ticket
     update: object
 
@@ -132,7 +134,7 @@ class Server(NamedTuple):
                 f"client_weighting = 'samples': {name} cannot weigh its clients; {_WEIGHING}"
             )
         with torch.random.fork_rng(devices=[]):
-            seed = secrets.randbits(63) if self.seed is None else self.seed
+            seed = secrets.randbits(63) if self.seed is None else operator.index(self.seed)
             torch.default_generator.manual_seed(seed)
             state = self.defense.init(self.num_clients, weights)
         return ServerState(0, weights, state, Ledger(), self._start_optimizer(weights))
@@ -159,6 +161,7 @@ class Server(NamedTuple):
 
         At each `yield` the engine may still be computing; what is read of it comes after.
         """
+        upload = _with_plain_numbers(upload)
         base, update = state.ledger.look_up(upload.version), upload.update
         reason = self.validate_form(state, upload, base)
         if reason:
@@ -277,6 +280,15 @@ class _AtOnce(NamedTuple):
     ) -> tuple[Decision, ServerState]:
         numbers = (upload.client, state.round - upload.version, state.round)
         return self.server.decide(state, torch.tensor(numbers, device=base.device), update, base)
+
+
+def _with_plain_numbers(upload: Upload) -> Upload:
+    """The upload with its numbers as Python's; what is no whole number stays, to be refused."""
+    client, version = whole_number(upload.client), whole_number(upload.version)
+    return upload._replace(
+        client=upload.client if client is None else client,
+        version=upload.version if version is None else version,
+    )
 
 
 def moved(weights: Float[Tensor, " d"], decision: Decision, rate: float) -> Float[Tensor, " d"]:

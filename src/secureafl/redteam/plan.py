@@ -13,6 +13,7 @@ import torch
 from secureafl.attacks import NoAttack
 from secureafl.core.errors import ConfigError, require
 from secureafl.core.protocols import Task
+from secureafl.core.setting_types import settle_types
 from secureafl.experiment import Experiment, from_mapping, to_mapping
 from secureafl.runtime.loading import load_data
 from secureafl.tasks import FashionMnist
@@ -59,6 +60,7 @@ class Plan:
     start: tuple[Mapping[str, Any], ...] = ()  # attacks that are tried before all others
 
     def __post_init__(self) -> None:
+        settle_types(self)
         require(self.budget >= 1, "budget", self.budget, "give 1 attack to try, or more")
         require(bool(self.held_out), "seeds", "", "give one held-out seed or more")
         require(self.search_seed >= 0, "search-seed", self.search_seed, "give 0 or more")
