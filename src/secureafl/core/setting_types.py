@@ -77,6 +77,7 @@ def whole_number(value: object) -> int | None:
     """A whole number of any library's as Python's; None for anything else, True and False too.
 
     >>> from secureafl.core.setting_types import whole_number
+    >>> import torch
     >>> whole_number(torch.tensor(3)), whole_number(3.0)
     (3, None)
     """

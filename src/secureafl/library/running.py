@@ -21,10 +21,11 @@ from secureafl.experiment import (
     read_settings,
     to_mapping,
 )
+from secureafl.library.notes import note_after, notes_before
 from secureafl.library.results import RunResult, RunResults
 from secureafl.library.shipped import find_file
 from secureafl.presentation.progress import make_display
-from secureafl.runs.layout import RESULT
+from secureafl.runs.layout import RESULT, read_json
 from secureafl.runtime.records import require_same
 from secureafl.settings import name_for_files, plug_in_settings
 from secureafl.simulation.run import Recording, open_run
@@ -65,11 +66,11 @@ def run(
         callbacks: Told what happens in it, such as `secureafl.tracking.TensorBoard()`.
 
     >>> import tempfile
-    >>> task, once = {"data_dir": "embedded"}, {"every": 3, "late": 1}
-    >>> settings = {"rounds": 3, "clients": 2, "task": task, "evaluation": once}
+    >>> task, once = {"data_dir": "embedded"}, {"every": 4, "late": 1}
+    >>> settings = {"rounds": 4, "clients": 2, "task": task, "evaluation": once}
     >>> result = secureafl.run(settings, out=tempfile.mkdtemp() + "/run")
     >>> [*result.metrics], result.summary["rounds"]
-    (['ter'], 3)
+    (['ter'], 4)
     """
     made = as_experiment(experiment)
     path = Path(out) if out is not None else free_folder(_RUNS, run_name(made))
@@ -133,14 +134,18 @@ def run_grid(
     folder = Path(out) if out is not None else _RUNS / name
     cells = grid.cells()
     refuse_script_classes(cells)
-    if note := majority_note(cells.values()):
+    for note in notes_before(cells.values()):
         warnings.warn(note, stacklevel=2)
     failed: dict[str, str] = {}
     finished = run_cells(cells, folder, engine, workers, 60.0, not progress, failed, callbacks)
     for cell, message in failed.items():
         done = f"{len(finished)} of {len(cells)} runs are finished, in {folder}"
         raise RunError(f"{cell}: {message}; {done}")
-    return RunResults(folder / cell for cell in finished)
+    results = RunResults(folder / cell for cell in finished)
+    still = (f"{run.name}: {note}" for run in results if (note := note_after(run.summary)))
+    if note := next(still, ""):
+        warnings.warn(note, stacklevel=2)
+    return results
 
 
 def run_into(
@@ -154,14 +159,16 @@ def run_into(
     require_callbacks(callbacks)
     if (path / RESULT).is_file():
         require_same(experiment, path)
-        return
-    if note := majority_note([experiment]):
+    else:
+        for note in notes_before([experiment]):
+            warnings.warn(note, stacklevel=3)
+        recording = open_run(experiment, path, checkpoint_seconds)
+        if progress:
+            print(f"memory: about {recording.simulation.memory}", file=sys.stderr)
+        if not follow(recording, not progress, callbacks):
+            raise KeyboardInterrupt(f"stopped; the same call with out={str(path)!r} goes on")
+    if note := note_after(read_json(path / RESULT)):
         warnings.warn(note, stacklevel=3)
-    recording = open_run(experiment, path, checkpoint_seconds)
-    if progress:
-        print(f"memory: about {recording.simulation.memory}", file=sys.stderr)
-    if not follow(recording, not progress, callbacks):
-        raise KeyboardInterrupt(f"stopped; the same call with out={str(path)!r} goes on")
 
 
 def follow(recording: Recording, quiet: bool, callbacks: Sequence[Callback] = ()) -> bool:
@@ -226,16 +233,6 @@ def run_cells(
             elif update.state == "failed":
                 display.note(f"{update.cell} failed: {update.message}")
     return [name for name in cells if states[name] == "finished"]
-
-
-def majority_note(experiments: Iterable[Experiment]) -> str:
-    """What to say if malicious clients are a majority anywhere; empty if they are not."""
-    for experiment in experiments:
-        if 2 * experiment.num_malicious > experiment.clients:
-            told = f"{experiment.num_malicious} of {experiment.clients} clients are malicious"
-            side = "a defence that goes by the majority, without root data, takes their side"
-            return f"{told}; {side}"
-    return ""
 
 
 def run_name(experiment: Experiment) -> str:
