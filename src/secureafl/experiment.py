@@ -248,7 +248,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     return values
 
 
-def read_experiment(path: Path) -> Experiment:
+def read_experiment(path: Path | str) -> Experiment:
     """The experiment in a TOML file.
 
     >>> import pathlib, tempfile
@@ -257,7 +257,7 @@ def read_experiment(path: Path) -> Experiment:
     >>> secureafl.read_experiment(path).clients
     10
     """
-    return from_mapping(read_settings(path))
+    return from_mapping(read_settings(Path(path)))
 
 
 def write_experiment(experiment: Experiment) -> str:

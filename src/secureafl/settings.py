@@ -45,13 +45,15 @@ def build(cls: type, given: Mapping[str, Any], tables: Mapping[type, Table], pat
         tables: For each protocol a field may be typed with, the implementations by name.
         path: Dotted name of this value inside the file.
     """
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{path or 'settings'} = {given!r}: give a table of settings")
     hints = annotations_of(cls)
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
     values = {}
     for key, value in given.items():
-        here = _join(path, key)
+        here = _join(path, str(key))
         if key not in fields:
-            remedy = _deeper(key, hints, tables, path) or did_you_mean(key, fields)
+            remedy = _deeper(key, hints, tables, path) or did_you_mean(str(key), fields)
             raise ConfigError(_unknown(here, remedy))
         if hints[key] in tables:
             values[key] = _plug_in(fields[key], hints[key], value, tables, here)

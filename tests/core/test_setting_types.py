@@ -1,6 +1,7 @@
 """Settings are held to their annotations, whether they come from TOML or from Python."""
 
 import dataclasses
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -217,3 +218,36 @@ def test_ledger_is_asked_with_any_whole_number():
     ledger = Ledger()
     ledger.lend(np.int64(3), torch.ones(1))
     assert ledger.look_up(np.int32(3)) is ledger.look_up(3) is not None
+
+
+@pytest.mark.parametrize(
+    ("changes", "weights", "said"),
+    [
+        ({"defense": "kardam"}, torch.zeros(3), "defense = 'kardam': give the object"),
+        ({"defense": AsyncSgd}, torch.zeros(3), "that is the class; give AsyncSgd()"),
+        ({"defense": SecureAfl(window=1.5)}, torch.zeros(3), "defense.window = 1.5: give a whole"),
+        ({"num_clients": 0}, torch.zeros(3), "num_clients = 0: give a whole number of clients"),
+        ({"num_clients": 2.0}, torch.zeros(3), "num_clients = 2.0: give a whole number"),
+        ({"learning_rate": "0.1"}, torch.zeros(3), "learning_rate = '0.1': give a number"),
+        ({}, np.zeros(3), "weights: of type ndarray; give all floats of a model in one row"),
+        ({}, torch.zeros(3, 2), r"weights: of type Tensor, torch.float32 (3, 2); give"),
+        ({}, torch.zeros(3, dtype=torch.int64), "weights: of type Tensor, torch.int64 (3,); give"),
+    ],
+)
+def test_server_that_cannot_work_is_refused_when_it_starts(changes, weights, said):
+    given = {"defense": AsyncSgd(), "num_clients": 2, "learning_rate": 0.5, **changes}
+    with pytest.raises(ConfigError, match=re.escape(said)) as caught:
+        Server(**given).start(weights)
+    assert "\n" not in str(caught.value)
+
+
+class Loose:
+    """An attack that is no dataclass: nobody could tell its settings."""
+
+    knows = "own"
+    init, poison_batch, poison_update = NoAttack.init, NoAttack.poison_batch, NoAttack.poison_update
+
+
+def test_plug_in_that_is_no_dataclass_is_refused_with_what_makes_it_one():
+    with pytest.raises(ConfigError, match=r"make its class a frozen dataclass, whose fields are"):
+        Experiment(attack=Loose())

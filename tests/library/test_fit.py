@@ -248,7 +248,7 @@ def test_settings_are_given_as_names_tables_or_objects(short):
     ("changes", "found"),
     [
         ({}, (0.05, 32, 1)),
-        ({"training": None, "learning_rate": 0.2}, (0.2, 32, 1)),
+        ({"defense": None, "learning_rate": 0.2}, (0.2, 32, 1)),
         ({"training": {"batch_size": 4}, "learning_rate": 0.2}, (0.2, 4, 1)),
         ({"training": Training(local_steps=2)}, (0.01, 32, 2)),
         ({"learning_rate": np.float64(0.25), "batch_size": np.int64(8)}, (0.25, 8, 1)),
@@ -388,6 +388,11 @@ RECORDED = {"partition": "by_recording"}
         ({"batch_size": 8, "training": {"batch_size": 4}}, "batch_size = 8: training says it too"),
         ({"learning_rate": 0.3, "training": 3}, "give a table of settings"),
         ({"training": Training}, "give Training(…)"),
+        ({"training": None}, "training = None: give a table of settings"),
+        ({"rounds": None}, "rounds = None: give a whole number"),
+        ({"seed": None}, "seed = None: give a whole number"),
+        ({"attack": None}, "attack = None: give a name, or a table"),
+        ({"origin": [None, "a", 1] * 20, "test": (X, Y), **RECORDED}, "origin: '<' not supported"),
         ({"columns": ("a", "z")}, "which columns"),
     ],
 )

@@ -169,6 +169,29 @@ def test_what_is_no_experiment_is_refused_in_one_line(given, said, tmp_path):
         ),
         (lambda: secureafl.compare(SETTINGS, seeds=3), "seeds = 3: give a list, such as [3]"),
         (lambda: secureafl.run_grid(SETTINGS, {"seed": 1}), "axes.seed = 1: give a list"),
+        (
+            lambda: secureafl.run_grid(SETTINGS, ["seed"]),
+            "axes = ['seed']: give a mapping, such as",
+        ),
+        (
+            lambda: secureafl.run_grid(SETTINGS, {"seed": [0]}, "no/out", engine="dask"),
+            "engine = 'dask': choose one of 'local', 'ray', 'slurm'",
+        ),
+        (
+            lambda: secureafl.run_grid(SETTINGS, {"seed": [0]}, "no/out", workers=-1),
+            "workers = -1: give 0 (as many as fit) or a number",
+        ),
+        (
+            lambda: secureafl.run_grid(SETTINGS, {"seed": [0]}, "no/out", workers="2"),
+            "workers = '2': give 0",
+        ),
+        (
+            lambda: secureafl.run(SETTINGS, "no/out", checkpoint_seconds="60"),
+            "checkpoint_seconds = '60': give a number",
+        ),
+        (lambda: secureafl.from_mapping(None), "settings = None: give a table of settings"),
+        (lambda: secureafl.from_mapping({3: 4}), "unknown setting '3'"),
+        (lambda: next(secureafl.simulate(SETTINGS)), "give an Experiment; from_mapping and"),
     ],
 )
 def test_value_of_another_type_is_refused_in_one_line(call, said):
@@ -176,6 +199,18 @@ def test_value_of_another_type_is_refused_in_one_line(call, said):
         call()
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_experiment_is_read_from_a_path_in_a_text(tmp_path):
+    (tmp_path / "mine.toml").write_text("clients = 7")
+    assert secureafl.read_experiment(str(tmp_path / "mine.toml")).clients == 7
+
+
+def test_seeds_of_numpy_are_those_of_python(tmp_path, monkeypatch):
+    monkeypatch.setattr("secureafl.library.running.find_engine", lambda name: fails_once)
+    found = secureafl.compare(TWO_ROUNDS, seeds=np.arange(2, 4), out=tmp_path / "runs")
+    assert [run.name for run in found] == ["seed2", "seed3"]
+    assert [run.summary["seed"] for run in found] == [2, 3]
 
 
 def test_numbers_of_numpy_are_numbers_too():

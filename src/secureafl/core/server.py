@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from secureafl.core.errors import ConfigError
+from secureafl.core.errors import ConfigError, require
 from secureafl.core.inactivity import forget
 from secureafl.core.ledger import Ledger
-from secureafl.core.setting_types import whole_number
+from secureafl.core.protocols import Defense
+from secureafl.core.setting_types import fitted, whole_number
 from secureafl.core.traits import has_trait
 from secureafl.core.trees import choose_state, name_tensors
 from secureafl.core.types import Arrival, Decision, RootData, ServerSnapshot, ServerView
@@ -27,7 +28,7 @@ from secureafl.linalg.vectors import choose, norm
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
-    from secureafl.core.protocols import Defense, ServerOptimizer
+    from secureafl.core.protocols import ServerOptimizer
     from secureafl.core.schedule import Schedule
 
 # No update or step of use is longer. The bound keeps sums, differences and inner products of
@@ -125,6 +126,7 @@ class Server(NamedTuple):
 
     def start(self, weights: Float[Tensor, " d"]) -> ServerState:
         """State before the first arrival."""
+        self._check(weights)
         if self.root_data is None and has_trait(self.defense, "needs_root_data"):
             name = type(self.defense).__name__
             raise ConfigError(f"{name} needs root data: give Server(..., root_data=...)")
@@ -138,6 +140,20 @@ class Server(NamedTuple):
             torch.default_generator.manual_seed(seed)
             state = self.defense.init(self.num_clients, weights)
         return ServerState(0, weights, state, Ledger(), self._start_optimizer(weights))
+
+    def _check(self, weights: object) -> None:
+        fitted(Defense, self.defense, "defense")
+        fitted(float, self.learning_rate, "learning_rate")
+        number = whole_number(self.num_clients)
+        right = number is not None and number >= 1
+        require(right, "num_clients", self.num_clients, "give a whole number of clients, 1 or more")
+        form = type(weights).__name__
+        if isinstance(weights, Tensor):
+            if weights.dim() == 1 and weights.is_floating_point():
+                return
+            form = f"{form}, {weights.dtype} {tuple(weights.shape)}"
+        remedy = "give all floats of a model in one row: secureafl.flatten(module)"
+        raise ConfigError(f"weights: of type {form}; {remedy}")
 
     def _start_optimizer(self, weights: Tensor) -> Any:
         return () if self.optimizer is None else self.optimizer.init(self._learnt(weights))

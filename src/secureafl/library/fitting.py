@@ -111,7 +111,8 @@ def fit(
     torch.Size([3, 2])
     """
     named = {"clients": clients, "rounds": rounds, "malicious": malicious, "seed": seed}
-    named |= {"attack": attack, "defense": defense, "partition": partition}
+    named |= {"attack": attack, "partition": partition}
+    named |= {} if defense is None else {"defense": defense}
     rates = {"learning_rate": learning_rate, "batch_size": batch_size}
     experiment = _experiment(named, rates, settings)  # before anything large is read
     _refuse_unused(origin, experiment.partition)
@@ -200,7 +201,10 @@ def _recordings(origin: Any, samples: int) -> Tensor | None:
     shape = np.shape(origin)
     if shape != (samples,):
         raise DataError(f"origin: {shape} for {samples} training samples; give one for each")
-    return torch.from_numpy(np.unique(np.asarray(origin), return_inverse=True)[1])
+    try:
+        return torch.from_numpy(np.unique(np.asarray(origin), return_inverse=True)[1])
+    except TypeError as error:  # a name and None, say, cannot be sorted
+        raise DataError(f"origin: {error}; give names, or numbers, for all samples") from None
 
 
 def _task(
@@ -260,13 +264,12 @@ def _experiment(
     training = _training(settings.pop("training", {}), rates)
     given = {**named, **settings, "training": training}
     objects = {key: v for key, v in given.items() if dataclasses.is_dataclass(v)}
-    plain = {key: v for key, v in given.items() if key not in objects and v is not None}
+    plain = {key: v for key, v in given.items() if key not in objects}
     return dataclasses.replace(from_mapping(plain), **objects)
 
 
 def _training(given: Any, rates: dict[str, Any]) -> Any:
     """The settings of training, with what `fit` takes by itself; nothing may be told twice."""
-    given = {} if given is None else given
     rates = {name: value for name, value in rates.items() if value is not None}
     for name, value in rates.items():
         if isinstance(given, Training) or (isinstance(given, Mapping) and name in given):

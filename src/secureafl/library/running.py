@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from secureafl.core.errors import ConfigError, RunError, require
+from secureafl.core.setting_types import fitted, whole_number
 from secureafl.experiment import (
     PLUG_INS,
     TABLES,
@@ -38,6 +39,7 @@ from secureafl.tracking.callback import Callback
 from secureafl.tracking.following import Following, require_callbacks
 
 _TELL_SECONDS = 0.1
+_MANY = "give 0 (as many as fit) or a number of runs at a time"
 _RUNS = Path("runs")
 
 Given = Experiment | Mapping[str, Any] | Path | str
@@ -73,6 +75,7 @@ def run(
     (['ter'], 4)
     """
     made = as_experiment(experiment)
+    checkpoint_seconds = fitted(float, checkpoint_seconds, "checkpoint_seconds")
     path = Path(out) if out is not None else free_folder(_RUNS, run_name(made))
     run_into(made, path, progress, checkpoint_seconds, callbacks)
     return RunResult(path)
@@ -211,6 +214,7 @@ def run_cells(
     Why others failed is put into `failed`, or said where there is none. `go_on` is told every
     update; it may add to the cells, and returns what to say.
     """
+    require(whole_number(workers) is not None and workers >= 0, "workers", workers, _MANY)
     states: dict[str, str] = {}
     start, runs = find_engine(engine), {folder / k: one_thread(cell) for k, cell in cells.items()}
     rounds = {name: cell.rounds for name, cell in cells.items()}
@@ -281,6 +285,8 @@ def _grid(given: Given, axes: Mapping[str, Sequence[Kind]] | None) -> tuple[Grid
         base = to_mapping(given)
     else:
         base = dict(given) if isinstance(given, Mapping) else read_settings(_path(given))
+    remedy = 'give a mapping, such as {"seed": [0, 1]}'
+    require(isinstance(axes, Mapping), "axes", axes, remedy)
     for key, values in axes.items():
         _require_list(f"axes.{key}", values)
     plain = {key: [as_settings(value) for value in values] for key, values in axes.items()}
