@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -179,6 +179,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         settle_types(self)
+        self._check_plug_ins()
         require(0 <= self.seed < 2**63, "seed", self.seed, "give 0 or more, below 2**63")
         require_device(self.device)
         require(1 <= self.rounds < 10**9, "rounds", self.rounds, "give 1 or more, below 10**9")
@@ -188,6 +189,12 @@ class Experiment:
         require(after >= 0, "forget_after", after, "give 0 (never) or a number of rounds")
         require(0 <= self.threads <= 1024, "threads", self.threads, "give 0 (automatic) to 1024")
         self._check_malicious()
+
+    def _check_plug_ins(self) -> None:
+        for name in PLUG_INS:
+            value = getattr(self, name)
+            remedy = "make its class a frozen dataclass, whose fields are settings"
+            require(is_dataclass(value), name, value, remedy)
 
     def _check_malicious(self) -> None:
         first, end = self.attack_from, self.attack_until

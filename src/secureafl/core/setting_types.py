@@ -119,10 +119,7 @@ def _require_plug_in(protocol: type, value: Any, path: str) -> None:
         remedy = f"give the object, or use from_mapping({{{path!r}: {value!r}}})"
     elif isinstance(value, type):
         remedy = f"that is the class; give {value.__name__}()"
-    elif isinstance(value, protocol):
-        remedy = "make its class a frozen dataclass, whose fields are settings"
-    made = dataclasses.is_dataclass(value) and not isinstance(value, type)
-    require(made and isinstance(value, protocol), path, value, remedy)
+    require(isinstance(value, protocol) and not isinstance(value, type), path, value, remedy)
 
 
 def _one_of(hints: tuple[Any, ...], value: Any, path: str) -> Any:
