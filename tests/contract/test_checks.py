@@ -287,6 +287,14 @@ def test_object_that_lacks_methods_or_can_change_is_told():
         check_defense(Loose())
 
 
+@pytest.mark.parametrize("given", [3, None, nn.Linear(1, 1), Kardam(), "sign_flip"])
+def test_what_is_no_attack_is_told(given):
+    with pytest.raises(ContractError) as caught:
+        check_attack(given)
+    assert "it lacks " in str(caught.value) or "is a text" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("field", "value", "remedy"),
     [

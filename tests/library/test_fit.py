@@ -2,6 +2,7 @@
 
 import ast
 import runpy
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import secureafl
+from secureafl import Training
 from secureafl.core.errors import ConfigError, DataError, RunError, SecureAflError
 from secureafl.core.events import ArrivalEvent
 from secureafl.library.fitting import fit
@@ -242,6 +244,37 @@ def test_settings_are_given_as_names_tables_or_objects(short):
     assert (training["local_steps"], training["learning_rate"]) == (2, 0.2)
 
 
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({}, (0.05, 32, 1)),
+        ({"defense": None, "learning_rate": 0.2}, (0.2, 32, 1)),
+        ({"training": {"batch_size": 4}, "learning_rate": 0.2}, (0.2, 4, 1)),
+        ({"training": Training(local_steps=2)}, (0.01, 32, 2)),
+        ({"learning_rate": np.float64(0.25), "batch_size": np.int64(8)}, (0.25, 8, 1)),
+    ],
+)
+def test_training_is_what_was_told_wherever_it_was_told(short, changes, found):
+    training = short(linear(), (X, Y), **changes).settings["training"]
+    assert (training["learning_rate"], training["batch_size"], training["local_steps"]) == found
+
+
+def test_numbers_of_numpy_are_taken(short):
+    given = {"clients": np.int32(3), "rounds": np.int64(4), "seed": np.uint8(5)}
+    assert short(linear(), (X, Y), **given).summary["seed"] == 5
+
+
+@dataclass(frozen=True)
+class Mine(secureafl.partitions.ByRecording):
+    """A partition of one's own."""
+
+
+def test_own_partition_may_look_at_the_origin(short):
+    result = short(linear(), (X, Y), (X, Y), origin=np.arange(60) % 3, partition=Mine())
+    held = secureafl.runs.layout.read_json(result.path / "holdings.json")["clients"]
+    assert [sum(counts) for counts in held] == [20, 20, 20]
+
+
 class Endless(IterableDataset):
     def __iter__(self):
         yield X[0], Y[0]
@@ -326,6 +359,9 @@ def test_mistake_is_told_in_one_line_with_its_remedy(short, tmp_path, mistake):
     assert not (tmp_path / "run").exists()
 
 
+RECORDED = {"partition": "by_recording"}
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -345,8 +381,18 @@ def test_mistake_is_told_in_one_line_with_its_remedy(short, tmp_path, mistake):
         ({"test": (X[:, :3], Y)}, "inputs are (3,), those of data (4,)"),
         ({"test": (X, X[:, 0])}, "labels are torch.float32"),
         ({"test": (TOKENS.astype("uint8"), Y)}, "give both alike"),
-        ({"origin": np.arange(60)}, "cannot be held out of recordings"),
-        ({"origin": np.arange(6), "test": (X, Y)}, "(6,) for 60 training samples"),
+        ({"origin": np.arange(60), **RECORDED}, "cannot be held out of recordings"),
+        ({"origin": np.arange(6), "test": (X, Y), **RECORDED}, "(6,) for 60 training samples"),
+        ({"origin": np.arange(60), "test": (X, Y)}, "the partition 'iid' does not look at it"),
+        ({"learning_rate": 0.3, "training": Training()}, "learning_rate = 0.3: training says it"),
+        ({"batch_size": 8, "training": {"batch_size": 4}}, "batch_size = 8: training says it too"),
+        ({"learning_rate": 0.3, "training": 3}, "give a table of settings"),
+        ({"training": Training}, "give Training(…)"),
+        ({"training": None}, "training = None: give a table of settings"),
+        ({"rounds": None}, "rounds = None: give a whole number"),
+        ({"seed": None}, "seed = None: give a whole number"),
+        ({"attack": None}, "attack = None: give a name, or a table"),
+        ({"origin": [None, "a", 1] * 20, "test": (X, Y), **RECORDED}, "origin: '<' not supported"),
         ({"columns": ("a", "z")}, "which columns"),
     ],
 )

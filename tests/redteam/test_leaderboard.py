@@ -145,7 +145,7 @@ def changed(path, value):
         ("plan.base.defense.kind", "museum", "cannot be asked for today .*museum"),
         ("plan.held_out", [101, 102], "fewer than 3 held-out seeds"),
         ("plan.held_out", [101, 102, 102], "give each held-out seed once"),
-        ("plan.against", "ASR", "against = 'ASR': choose error or asr"),
+        ("plan.against", "ASR", "against = 'ASR': choose one of 'error', 'asr'"),
         ("plan", {}, "cannot be asked for today"),
         ("plan", 3, "its 'plan' is missing"),
         ("command", None, "its 'command' is missing"),

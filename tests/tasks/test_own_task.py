@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from data_files import write_udacity
@@ -127,6 +128,40 @@ def test_tensors_that_are_no_data_set_are_refused_in_one_line(samples, said):
         with pytest.raises(DataError, match=said) as caught:
             from_tensors(*pair, "mine")
         assert "\n" not in str(caught.value)
+
+
+ARRAYS = (np.zeros((3, 2), np.float32), np.array([0, 1, 0]))
+
+
+@pytest.mark.parametrize(
+    ("samples", "said"),
+    [
+        (ARRAYS, "of type ndarray and ndarray; give two tensors; secureafl.from_datasets takes"),
+        ((GOOD[0], [0, 1, 0]), "of type Tensor and list"),
+        (GOOD[0], "of type Tensor; give two tensors"),
+        ((*GOOD, GOOD[1]), "of type Tensor and Tensor and Tensor; give two"),
+    ],
+)
+def test_what_is_no_pair_of_tensors_is_refused_with_what_takes_it(samples, said):
+    for pair, part in (((samples, GOOD), "training"), ((GOOD, samples), "test")):
+        with pytest.raises(DataError, match=rf"^mine, {part} samples: {said}"):
+            from_tensors(*pair, "mine")
+    read = from_datasets(ARRAYS, ARRAYS, "mine")
+    assert torch.equal(read.train_labels, GOOD[1])
+
+
+@pytest.mark.parametrize(
+    ("origin", "said"),
+    [
+        (np.arange(3), "ndarray for 3 training samples; give a tensor"),
+        (torch.arange(2), r"torch.int64 \(2,\) for 3"),
+        (torch.rand(3), r"torch.float32 \(3,\) for 3"),
+    ],
+)
+def test_origin_that_is_no_whole_number_for_each_sample_is_refused(origin, said):
+    with pytest.raises(DataError, match=rf"^mine: train_origin is {said}"):
+        from_tensors(GOOD, GOOD, "mine", origin)
+    assert from_tensors(GOOD, GOOD, "mine", torch.arange(3)).train_origin is not None
 
 
 @pytest.fixture

@@ -19,19 +19,22 @@ from torch.nn.parameter import is_lazy
 
 from secureafl.core.errors import ConfigError, DataError
 from secureafl.core.flat_model import flatten
+from secureafl.core.protocols import Partition
 from secureafl.core.random import numpy_generator
 from secureafl.core.types import Data
-from secureafl.experiment import Experiment, from_mapping
+from secureafl.experiment import Experiment, Training, from_mapping
 from secureafl.library.results import RunResult
 from secureafl.library.running import Kind, free_folder, run_into, run_name
 from secureafl.library.trial import prepare
-from secureafl.settings import did_you_mean
+from secureafl.partitions import PARTITIONS, ByRecording
+from secureafl.settings import did_you_mean, short_name
 from secureafl.tasks.arrays import Arrays, Given, root_squared_error, squared_error
 from secureafl.tasks.classification import Classification
 from secureafl.tasks.in_memory import from_tensors
 from secureafl.tasks.samples import Samples, read_samples
 from secureafl.tracking.callback import Callback
 
+_RATES = {"learning_rate": 0.05, "batch_size": 32}  # unless told
 _HELD_OUT = 0.2  # of the samples, where no others are given for the test
 _TESTS = ("test", "validation", "valid")  # what the other part of a data set in parts is called
 
@@ -50,8 +53,8 @@ def fit(
     malicious: int | float = 0.2,
     defense: Kind | None = None,
     partition: Kind = "iid",
-    learning_rate: float = 0.05,
-    batch_size: int = 32,
+    learning_rate: float | None = None,
+    batch_size: int | None = None,
     seed: int = 0,
     loss: Loss | None = None,
     metrics: Metrics | None = None,
@@ -80,13 +83,14 @@ def fit(
         malicious: A share or a number of the clients; none without an attack.
         defense: What the server does; the default rule unless told.
         partition: How the samples are dealt to clients.
-        learning_rate: Of the server's steps.
-        batch_size: Samples for an upload.
+        learning_rate: Of the server's steps; 0.05, unless here or in `training`.
+        batch_size: Samples for an upload; 32, unless here or in `training`.
         seed: Everything random follows from it, but for the weights, which are the module's.
         loss: Of a batch, from outputs and labels; else cross entropy or the squared error.
         metrics: By name, from outputs and labels of the test; else the error rate or the RMSE.
         columns: Of a table, the names of the inputs and of the labels.
-        origin: Of each training sample, whose it is, for `partition="by_recording"`.
+        origin: Of each training sample, whose it is, for `partition="by_recording"` or one of
+            your own.
         standardise: Whether inputs are centred and scaled by channel, their second axis; for a
             pretrained module they may have to stay as they are. Bytes are then divided by 255.
         out: The run folder; the same call with it goes on after a stop.
@@ -107,11 +111,13 @@ def fit(
     torch.Size([3, 2])
     """
     named = {"clients": clients, "rounds": rounds, "malicious": malicious, "seed": seed}
-    named |= {"attack": attack, "defense": defense, "partition": partition}
+    named |= {"attack": attack, "partition": partition}
+    named |= {} if defense is None else {"defense": defense}
     rates = {"learning_rate": learning_rate, "batch_size": batch_size}
     experiment = _experiment(named, rates, settings)  # before anything large is read
+    _refuse_unused(origin, experiment.partition)
     module = _checked(model)
-    train, held = _parts(data, test, columns, seed, origin)
+    train, held = _parts(data, test, columns, experiment.seed, origin)
     train, held, outputs = prepare(module, train, held)
     found = _data(train, held, origin, standardise, test is None and not _in_parts(data))
     task = _task(module, found, outputs, loss, metrics, standardise)
@@ -180,6 +186,14 @@ def _data(train: Samples, test: Samples, origin: Any, standardise: bool, held_ou
     return data._replace(pixel_mean=mean, pixel_std=std)
 
 
+def _refuse_unused(origin: Any, partition: Partition) -> None:
+    """Raise for an origin that a partition of the package pays no regard to; one's own may."""
+    unused = type(partition) in PARTITIONS.values() and not isinstance(partition, ByRecording)
+    if origin is not None and unused:
+        told = f"the partition {short_name(partition)!r} does not look at it"
+        raise ConfigError(f"origin: {told}; give partition='by_recording', or leave origin out")
+
+
 def _recordings(origin: Any, samples: int) -> Tensor | None:
     """Whose each sample is, numbered: names will do."""
     if origin is None:
@@ -187,7 +201,10 @@ def _recordings(origin: Any, samples: int) -> Tensor | None:
     shape = np.shape(origin)
     if shape != (samples,):
         raise DataError(f"origin: {shape} for {samples} training samples; give one for each")
-    return torch.from_numpy(np.unique(np.asarray(origin), return_inverse=True)[1])
+    try:
+        return torch.from_numpy(np.unique(np.asarray(origin), return_inverse=True)[1])
+    except TypeError as error:  # a name and None, say, cannot be sorted
+        raise DataError(f"origin: {error}; give names, or numbers, for all samples") from None
 
 
 def _task(
@@ -244,10 +261,17 @@ def _experiment(
     for name in settings:
         if name not in known:
             raise ConfigError(f"unknown setting {name!r}{did_you_mean(name, known)}")
-    training = settings.pop("training", {})
-    if isinstance(training, Mapping):
-        training = {**rates, **training}
+    training = _training(settings.pop("training", {}), rates)
     given = {**named, **settings, "training": training}
     objects = {key: v for key, v in given.items() if dataclasses.is_dataclass(v)}
-    plain = {key: v for key, v in given.items() if key not in objects and v is not None}
+    plain = {key: v for key, v in given.items() if key not in objects}
     return dataclasses.replace(from_mapping(plain), **objects)
+
+
+def _training(given: Any, rates: dict[str, Any]) -> Any:
+    """The settings of training, with what `fit` takes by itself; nothing may be told twice."""
+    rates = {name: value for name, value in rates.items() if value is not None}
+    for name, value in rates.items():
+        if isinstance(given, Training) or (isinstance(given, Mapping) and name in given):
+            raise ConfigError(f"{name} = {value!r}: training says it too; give it there alone")
+    return {**_RATES, **rates, **given} if isinstance(given, Mapping) else given

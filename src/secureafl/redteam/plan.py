@@ -6,13 +6,14 @@ import dataclasses
 import math
 import shlex
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 
 from secureafl.attacks import NoAttack
 from secureafl.core.errors import ConfigError, require
 from secureafl.core.protocols import Task
+from secureafl.core.setting_types import settle_types
 from secureafl.experiment import Experiment, from_mapping, to_mapping
 from secureafl.runtime.loading import load_data
 from secureafl.tasks import FashionMnist
@@ -61,8 +62,7 @@ class Plan:
     start: tuple[Mapping[str, Any], ...] = ()  # attacks that are tried before all others
 
     def __post_init__(self) -> None:
-        goals = get_args(Against)
-        require(self.against in goals, "against", self.against, f"choose {' or '.join(goals)}")
+        settle_types(self)
         least, seed = max(1, len(self.start)), self.search_seed
         few = "give 1 attack to try, or more" if least == 1 else f"{least} attacks are to be tried"
         require(self.budget >= least, "budget", self.budget, few)

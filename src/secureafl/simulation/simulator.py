@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from secureafl.core.errors import RunError
+from secureafl.core.errors import RunError, require
 from secureafl.core.events import Event, ForgottenEvent
 from secureafl.core.flat_model import flatten
 from secureafl.core.inactivity import InactivityTracker
@@ -21,6 +21,7 @@ from secureafl.core.random import first_draw, numpy_generator
 from secureafl.core.server import ServerState, Upload, name_state
 from secureafl.core.traits import has_trait
 from secureafl.core.trees import rebuild
+from secureafl.experiment import Experiment
 from secureafl.runtime.attackers import make_attackers
 from secureafl.runtime.batches import ROWS, draw_batches, pack_jobs
 from secureafl.runtime.clients import Clients
@@ -36,7 +37,6 @@ from secureafl.simulation.replayed import Replayed
 
 if TYPE_CHECKING:
     from secureafl.core.events import EvaluationEvent
-    from secureafl.experiment import Experiment
     from secureafl.partitions.shards import Shards
 
 
@@ -48,6 +48,8 @@ def simulate(experiment: Experiment) -> Iterator[Event]:
     >>> events[0].round, [*events[0].metrics], sum(hasattr(event, "client") for event in events)
     (0, ['ter'], 3)
     """
+    remedy = "give an Experiment; from_mapping and read_experiment make one"
+    require(isinstance(experiment, Experiment), "experiment", experiment, remedy)
     simulation = Simulation(experiment)
     for events in simulation.turns():
         yield from events

@@ -19,6 +19,7 @@ from secureafl.testing.rules import (
     check_kind,
     check_repeats,
     demand,
+    in_one_line,
     no_host_reads,
     on_meta,
 )
@@ -26,6 +27,7 @@ from secureafl.testing.rules import (
 _BATCH = 4  # samples
 
 
+@in_one_line
 def check_task(task: Task) -> None:
     """Raise a `ContractError` of one line if a task's data, model, loss and metrics do not fit.
 
