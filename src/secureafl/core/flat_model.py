@@ -16,11 +16,17 @@ if TYPE_CHECKING:
 def layout(model: nn.Module) -> dict[str, tuple[int, ...]]:
     """What lies in the model's flat vector, in this order: shapes by name.
 
-    First the parameters, then the running statistics of batch normalisation: they are part of
-    what is learnt, so they travel in the same vector, and a defence sees them.
+    First the parameters that train, then the running statistics of batch normalisation: they are
+    part of what is learnt, so they travel in the same vector, and a defence sees them. Frozen
+    parameters stay in the module.
     """
-    learnt = {**dict(model.named_parameters()), **_statistics(model)}
+    learnt = {**trained_parameters(model), **_statistics(model)}
     return {name: tuple(value.shape) for name, value in learnt.items()}
+
+
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The model's parameters that are not frozen, by name."""
+    return {name: value for name, value in model.named_parameters() if value.requires_grad}
 
 
 def count_statistics(model: nn.Module) -> int:
@@ -29,12 +35,12 @@ def count_statistics(model: nn.Module) -> int:
 
 
 def flatten(model: nn.Module) -> Float[Tensor, " d"]:
-    """The model's parameters and statistics, in their order, as one new vector.
+    """The model's trained parameters and statistics, in their order, as one new vector.
 
     >>> secureafl.flatten(torch.nn.Linear(4, 3)).shape
     torch.Size([15])
     """
-    learnt = [*model.parameters(), *_statistics(model).values()]
+    learnt = [*trained_parameters(model).values(), *_statistics(model).values()]
     return torch.cat([value.detach().reshape(-1) for value in learnt])
 
 
@@ -51,7 +57,7 @@ def call_flat(model: nn.Module, weights: Float[Tensor, " d"], inputs: Tensor) ->
 
 def named_state(model: nn.Module, weights: Float[Tensor, " d"]) -> dict[str, Tensor]:
     """The `state_dict` of `model` as it is used after training, with all it learnt in a vector."""
-    learnt = [*model.parameters(), *_statistics(model).values()]
+    learnt = [*trained_parameters(model).values(), *_statistics(model).values()]
     pieces = FlatModel(model).trained(weights)
     # By identity: a tensor that two layers share has two names there.
     trained = {id(old): piece.to(old.dtype) for old, piece in zip(learnt, pieces, strict=True)}
@@ -76,7 +82,8 @@ class FlatModel:
         `mixed` is mixed precision: layers compute in bfloat16 where PyTorch finds that safe.
         """
         self.model, self._mixed = model, mixed
-        parameters, statistics = [*model.parameters()], [*_statistics(model).values()]
+        parameters = [*trained_parameters(model).values()]
+        statistics = [*_statistics(model).values()]
         learnt, self._count = [*parameters, *statistics], len(parameters)
         self._shapes = [tuple(value.shape) for value in learnt]
         self._sizes = [value.numel() for value in learnt]

@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import inspect
 import math
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,16 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.nn.parameter import is_lazy
 
+from secureafl.core.contents import checksum
 from secureafl.core.errors import ConfigError, DataError
-from secureafl.core.flat_model import flatten
 from secureafl.core.random import numpy_generator
 from secureafl.core.types import Data
 from secureafl.experiment import Experiment, from_mapping
 from secureafl.library.results import RunResult
 from secureafl.library.running import Kind, free_folder, run_into, run_name
 from secureafl.library.trial import prepare
+from secureafl.runtime.model_checks import first_line, require_trainable
 from secureafl.settings import did_you_mean
 from secureafl.tasks.arrays import Arrays, Given, root_squared_error, squared_error
 from secureafl.tasks.classification import Classification
@@ -69,7 +68,7 @@ def fit(
     not changed: `result.model` is a trained copy that takes raw inputs.
 
     Args:
-        model: A module with its initial weights; its parameters are float32.
+        model: A module with its initial weights; its parameters are float32, frozen ones stay.
         data: Training samples: `(inputs, labels)` of arrays or tensors, a map-style data set of
             such pairs, a dict of columns, a data frame, a Hugging Face data set; or a dict with
             the parts `train` and `test`. Whole labels are classes, real ones make a regression.
@@ -84,7 +83,8 @@ def fit(
         batch_size: Samples for an upload.
         seed: Everything random follows from it, but for the weights, which are the module's.
         loss: Of a batch, from outputs and labels; else cross entropy or the squared error.
-        metrics: By name, from outputs and labels of the test; else the error rate or the RMSE.
+        metrics: By name, from outputs and labels of the test; else the error rate or the RMSE. The
+            first is an error, lower is better: attacks and tables go by it.
         columns: Of a table, the names of the inputs and of the labels.
         origin: Of each training sample, whose it is, for `partition="by_recording"`.
         standardise: Whether inputs are centred and scaled by channel, their second axis; for a
@@ -127,21 +127,12 @@ def _checked(model: Any) -> nn.Module:
         raise ConfigError(f"model = {model.__name__}: that is the class; give {model.__name__}(…)")
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model: of type {type(model).__name__}; give a torch.nn.Module")
-    for name, value in model.named_parameters():
-        if not value.requires_grad:
-            remedy = "unfreeze it, or make it a buffer"
-            raise ConfigError(f"model: {name!r} is frozen, and all parameters train; {remedy}")
-        if value.dtype != torch.float32:
-            raise ConfigError(f"model: {name!r} is {value.dtype}; give model.float()")
-        if not is_lazy(value) and not torch.isfinite(value).all():
-            raise ConfigError(f"model: {name!r} is not finite; initialise it anew")
-    if next(model.parameters(), None) is None:
-        raise ConfigError("model: it has no parameters to train; give one that has")
+    require_trainable(model)
     try:
         return copy.deepcopy(model).cpu()
     except Exception as error:  # lazy layers with buffers, or whatever else a module holds
         remedy = "call a lazy module once, or give one that copy.deepcopy takes"
-        raise ConfigError(f"model: cannot be copied ({_first_line(error)}); {remedy}") from error
+        raise ConfigError(f"model: cannot be copied ({first_line(error)}); {remedy}") from error
 
 
 def _in_parts(data: Any) -> bool:
@@ -204,8 +195,8 @@ def _task(
     own = (loss if loss is not None else usual[0], metrics if metrics is not None else usual[1])
     given = Given(module, data, *own)
     _check_callables(given, outputs)
-    weights = f"{zlib.crc32(flatten(module).numpy().tobytes()):08x}"
-    words = (type(module).__name__, weights, data.fingerprint)
+    code = (checksum(part) for part in (module, given.loss, given.metrics))
+    words = (type(module).__name__, checksum(module.state_dict()), data.fingerprint, *code)
     name = getattr(given.loss, "__name__", type(given.loss).__name__)
     return Arrays(*words, name, standardise, given)
 
@@ -216,7 +207,7 @@ def _check_callables(given: Given, outputs: Tensor) -> None:
     try:
         found = given.loss(outputs, labels)
     except Exception as error:  # whatever a function of the user's raises
-        raise ConfigError(f"loss: {_first_line(error)}; it gets outputs and labels") from error
+        raise ConfigError(f"loss: {first_line(error)}; it gets outputs and labels") from error
     if not isinstance(found, Tensor) or found.dim() != 0:
         shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
         raise ConfigError(f"loss: it gives {shape}; give the mean over a batch, a tensor")
@@ -224,13 +215,9 @@ def _check_callables(given: Given, outputs: Tensor) -> None:
         told = {str(name): float(value) for name, value in given.metrics(outputs, labels).items()}
     except Exception as error:  # the same
         remedy = "it gets outputs and labels, and gives a dict of numbers"
-        raise ConfigError(f"metrics: {_first_line(error)}; {remedy}") from error
+        raise ConfigError(f"metrics: {first_line(error)}; {remedy}") from error
     if not told:
         raise ConfigError("metrics: it gives an empty dict; give the main metric first")
-
-
-def _first_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:120]
 
 
 def _experiment(

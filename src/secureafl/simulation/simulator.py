@@ -29,6 +29,7 @@ from secureafl.runtime.events import arrival_event, evaluation_event
 from secureafl.runtime.exposure import exposure
 from secureafl.runtime.loading import load_data
 from secureafl.runtime.memory import estimate_memory, refuse_too_large
+from secureafl.runtime.model_checks import check_model
 from secureafl.runtime.root_data import root_data_for
 from secureafl.runtime.setup import count_labels, deal_samples, make_server, seeded_model
 from secureafl.simulation.engine import Eager
@@ -74,8 +75,7 @@ class Simulation:
 
         model = seeded_model(made, self.device)
         self._clients = Clients(made.task, there, model, made.scheduled_training)
-        self._clients.refuse_hidden_state()
-        self._clients.refuse_mixing()
+        check_model(self._clients)
         self._attackers = make_attackers(made, self.shards, self._clients)
         self.trace = made.arrivals.draw(
             made.rounds, self.malicious, numpy_generator(made.seed, "arrivals")

@@ -1,0 +1,218 @@
+"""The checks of a task's model, loss and metrics on a few samples, before the first round.
+
+What they find would otherwise end a run in its middle, or be a way from client to client that no
+defence sees.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+from torch.nn.parameter import is_lazy
+
+from secureafl.core.contents import checksum
+from secureafl.core.errors import ConfigError, SecureAflError
+from secureafl.core.flat_model import FlatModel, flatten, layout, mixes_samples, trained_parameters
+
+if TYPE_CHECKING:
+    from secureafl.runtime.clients import Clients
+
+_FEW = 2  # samples of a batch
+_LABELS = 100  # that a metric is shown
+_USUAL = frozenset(vars(nn.Module()))  # what every module holds
+
+
+def check_model(clients: Clients) -> None:
+    """Raise unless clients can train the task's model, and its metrics can be compared."""
+    refuse_mixing(clients)
+    refuse_hidden_state(clients)
+    refuse_failing_batch(clients)
+    refuse_scores(clients)
+
+
+def require_trainable(model: nn.Module) -> None:
+    """Raise unless the model's parameters fit a vector of float32; frozen ones stay out of it."""
+    trained = trained_parameters(model)
+    if not trained:
+        frozen = next(model.parameters(), None) is not None
+        what = "all its parameters are frozen; unfreeze some" if frozen else "it has no parameters"
+        raise ConfigError(f"model: {what}; there must be some to train")
+    for name, value in trained.items():
+        if value.dtype != torch.float32:
+            raise ConfigError(f"model: {name!r} is {value.dtype}; give model.float()")
+        if not is_lazy(value) and not torch.isfinite(value).all():
+            raise ConfigError(f"model: {name!r} is not finite; initialise it anew")
+
+
+def refuse_mixing(clients: Clients) -> None:
+    """Raise if single samples are to be protected but the model cannot tell them apart."""
+    privacy = clients.training.privacy
+    if not privacy.off and privacy.unit == "example" and mixes_samples(clients.model):
+        remedy = 'use norm = "group", or unit = "upload"'
+        raise ConfigError(f"privacy.unit = 'example': BatchNorm mixes the samples; {remedy}")
+
+
+@torch.no_grad()
+def refuse_hidden_state(clients: Clients) -> None:
+    """Raise if training changes anything of the model that is not in the flat vector.
+
+    It would be a way from client to client that no defence sees. What a module makes at its first
+    call and keeps, a table of positions say, is no such way.
+    """
+    model, weights = clients.model, flatten(clients.model)
+    flat, before = FlatModel(model), weights.clone()
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with _in_one_line(clients), torch.random.fork_rng(devices=[]):
+        flat.train(weights, clients.batch(_rows(clients, 0))[0])
+        kept = _attributes(model)
+        flat.train(weights, clients.batch(_rows(clients, -_FEW))[0])
+    for name, buffer in model.named_buffers():
+        if not torch.equal(buffer, buffers[name]):
+            remedy = "of such layers only BatchNorm, with a momentum, can be used"
+            raise ConfigError(f"model: training changes its buffer {name!r}; {remedy}")
+    for name, now in _attributes(model).items():
+        if kept.get(name) != now:
+            remedy = "keep it in a variable, or make it a parameter"
+            raise ConfigError(f"model: its forward changes the attribute {name!r}; {remedy}")
+    if name := _renormalised(model) or _changed(model, before, weights):
+        remedy = "leave out max_norm, and whatever else writes to weights"
+        raise ConfigError(f"model: its forward changes the weights {name!r}; {remedy}")
+
+
+def _rows(clients: Clients, first: int) -> Tensor:
+    """Of the training samples, a batch of a few; never more than a client's batch has."""
+    labels = clients.data.train_labels
+    few = min(_FEW, clients.training.batch_size)
+    return (torch.arange(few, device=labels.device) + first) % len(labels)
+
+
+def _attributes(model: nn.Module) -> dict[str, str]:
+    """Checksums of what the modules hold beside parameters, buffers and modules."""
+    return {
+        f"{name}.{key}".lstrip("."): checksum(value)
+        for name, module in model.named_modules()
+        for key, value in vars(module).items()
+        if key not in _USUAL
+    }
+
+
+def _renormalised(model: nn.Module) -> str | None:
+    """The weights that a layer cuts itself when they are long, if there are some."""
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
+            return f"{name}.weight".lstrip(".")
+    return None
+
+
+def _changed(model: nn.Module, before: Tensor, now: Tensor) -> str | None:
+    """The name of the first part of a flat vector that is not as it was."""
+    shapes = layout(model)
+    sizes = [torch.Size(shape).numel() for shape in shapes.values()]
+    pairs = zip(before.split(sizes), now.split(sizes), strict=True)
+    same = [torch.equal(old, new) for old, new in pairs]
+    return None if all(same) else [*shapes][same.index(False)]
+
+
+def refuse_failing_batch(clients: Clients) -> None:
+    """Raise in one line what torch would raise in the first rounds, or at the first evaluation."""
+    data, weights, flat = clients.data, flatten(clients.model), FlatModel(clients.model)
+    rows = _rows(clients, int(data.train_labels.argmax()))  # the loss may lack that class
+    with _in_one_line(clients), torch.random.fork_rng(devices=[]):
+        for inputs in (data.train_inputs, data.test_inputs):
+            with torch.no_grad():
+                flat.outputs(weights, clients.standardisation(outermost(inputs)))
+        inputs, labels = clients.batch(rows)
+        flat.gradient(weights, inputs, lambda outputs: clients.task.loss(outputs, labels))
+    _refuse_unmapped(clients, weights, rows)
+
+
+def outermost(inputs: Tensor) -> Tensor:
+    """The first two samples and, of tokens, those with the smallest and the largest."""
+    if inputs.dtype != torch.int64:
+        return inputs[:_FEW]
+    flat = inputs.reshape(len(inputs), -1)
+    ends = torch.stack([flat.amin(dim=1).argmin(), flat.amax(dim=1).argmax()])
+    return torch.cat([inputs[:_FEW], inputs[ends]])
+
+
+def _refuse_unmapped(clients: Clients, weights: Tensor, rows: Tensor) -> None:
+    """Raise if gradients of single samples are wanted, and the model has none."""
+    privacy = clients.training.privacy
+    if privacy.off or privacy.unit != "example":
+        return
+    draw = torch.tensor(0, device=weights.device)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            clients.private_gradient(weights, rows, draw)
+    except Exception as error:  # whatever vmap raises about a module of the user's
+        what = f"the model has no gradient of a single sample ({first_line(error)})"
+        remedy = 'do without .item() and branches on tensors, or use unit = "upload"'
+        raise ConfigError(f"privacy.unit = 'example': {what}; {remedy}") from error
+
+
+@contextlib.contextmanager
+def _in_one_line(clients: Clients) -> Iterator[None]:
+    """Turn whatever a model or a loss of the user's raises into one line with a remedy."""
+    try:
+        yield
+    except SecureAflError:
+        raise
+    except Exception as error:
+        size = min(_FEW, clients.training.batch_size)
+        what = f"it cannot be trained on a batch of {size} ({first_line(error)})"
+        raise ConfigError(f"model: {what}; {_remedy(clients)}") from error
+
+
+def _remedy(clients: Clients) -> str:
+    model, data = clients.model, clients.data
+    if clients.training.batch_size == 1 and mixes_samples(model):
+        return "for BatchNorm give training.batch_size = 2 or more"
+    if any(getattr(layer, "sparse", False) is True for layer in model.modules()):
+        return "leave out sparse=True"
+    if data.train_inputs.dtype == torch.int64:
+        both = torch.cat([data.train_inputs.reshape(-1), data.test_inputs.reshape(-1)])
+        span = f"inputs reach from {int(both.min())} to {int(both.max())}"
+        return f"{span}; number them from 0, and give the embedding as many rows"
+    inputs, labels = tuple(data.train_inputs.shape[1:]), data.train_labels.dtype
+    return f"it gets inputs of shape {inputs}, the loss its outputs and labels of {labels}"
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, short enough for one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:120]
+
+
+@torch.no_grad()
+def refuse_scores(clients: Clients) -> None:
+    """Raise if the first metric is higher where the loss is lower: it should be an error.
+
+    Both are shown outputs that are right, and outputs that are wrong; where they cannot be told
+    such outputs, or do not know the difference, nothing is known.
+    """
+    task, labels = clients.task, clients.data.test_labels[:_LABELS]
+    try:
+        good, bad = _right_and_wrong(clients, labels)
+        better = float(task.loss(good, labels)) < float(task.loss(bad, labels))
+        (name, high), (_, low) = (next(iter(task.metrics(x, labels).items())) for x in (good, bad))
+        score = better and float(high) > float(low)
+    except Exception:  # of functions of the user's, for which these outputs may be no outputs
+        return
+    if score:
+        remedy = f"give an error first, where lower is better, such as 1 - {name}"
+        raise ConfigError(f"metrics: {name!r} is higher for better outputs; {remedy}")
+
+
+def _right_and_wrong(clients: Clients, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs as the labels say, and others."""
+    inputs = clients.standardisation(clients.data.test_inputs[:1])
+    one = FlatModel(clients.model).outputs(flatten(clients.model), inputs)
+    shape = (len(labels), *one.shape[1:])
+    if labels.is_floating_point():
+        return labels.reshape(shape), (2 * labels.mean() - labels).reshape(shape)
+    good, bad = (one_hot(x, shape[1]).float() for x in (labels, (labels + 1) % shape[1]))
+    return good, bad
