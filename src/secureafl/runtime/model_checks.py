@@ -39,9 +39,9 @@ def require_trainable(model: nn.Module) -> None:
     """Raise unless the model's parameters fit a vector of float32; frozen ones stay out of it."""
     trained = trained_parameters(model)
     if not trained:
-        frozen = next(model.parameters(), None) is not None
-        what = "all its parameters are frozen; unfreeze some" if frozen else "it has no parameters"
-        raise ConfigError(f"model: {what}; there must be some to train")
+        if next(model.parameters(), None) is None:
+            raise ConfigError("model: it has no parameters to train; give one that has")
+        raise ConfigError("model: all its parameters are frozen; unfreeze those that are to train")
     for name, value in trained.items():
         if value.dtype != torch.float32:
             raise ConfigError(f"model: {name!r} is {value.dtype}; give model.float()")

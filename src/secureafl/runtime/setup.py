@@ -14,6 +14,7 @@ from secureafl.core.random import numpy_generator, torch_generator
 from secureafl.core.schedule import Schedule
 from secureafl.core.server import Server
 from secureafl.optimizers import Sgd
+from secureafl.partitions.shards import Shards, checked
 from secureafl.runtime.model_checks import require_trainable
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from secureafl.core.types import Data, RootData
     from secureafl.experiment import Experiment
-    from secureafl.partitions.shards import Shards
 
 
 def seeded_model(experiment: Experiment, device: torch.device) -> torch.nn.Module:
@@ -60,8 +60,9 @@ def deal_samples(experiment: Experiment, data: Data) -> Shards:
     """The training samples of each client, and the group it belongs to."""
     rng = numpy_generator(experiment.seed, "partition")
     labels, origin = data.train_labels.numpy(), data.train_origin
-    dealt = experiment.partition.deal
-    return dealt(labels, experiment.clients, rng, None if origin is None else origin.numpy())
+    origin = None if origin is None else origin.numpy()
+    dealt = experiment.partition.deal(labels, experiment.clients, rng, origin)
+    return checked(dealt, len(labels), experiment.clients)
 
 
 def count_labels(data: Data, shards: Shards) -> list[list[int]] | None:
