@@ -376,7 +376,12 @@ MISTAKES = {  # what is given, and what the one line says of it
     "texts for labels": (linear(), (X, np.array(["a", "b"])[Y]), "numpy.unique"),
     "real labels, two outputs": (linear(), (X, X[:, 0]), "end it with one output"),
     "classes as floats": (linear(), (X, Y.astype(float)), "labels.astype(int)"),
-    "classes, no column": (nn.Sequential(linear(4, 1), nn.Flatten(0)), (X, Y), "2 classes"),
+    "classes, no column": (
+        nn.Sequential(linear(4, 1), nn.Flatten(0)),
+        (X, Y),
+        "2 classes; for a regression give labels.astype(float)",
+    ),
+    "whole numbers for a regression": (linear(4, 1), (X, Y), "give labels.astype(float)"),
     "not a number": (linear(), (np.where(X[7, 1] == X, np.nan, X), Y), "the first is number 7"),
     "infinite label": (linear(4, 1), (X, np.where(Y, np.inf, 1.0)), "not finite"),
     "nothing": (linear(), (X[:0], Y[:0]), "there are no samples"),

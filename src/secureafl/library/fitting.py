@@ -195,10 +195,17 @@ def _task(
     own = (loss if loss is not None else usual[0], metrics if metrics is not None else usual[1])
     given = Given(module, data, *own)
     _check_callables(given, outputs)
-    code = (checksum(part) for part in (module, given.loss, given.metrics))
-    words = (type(module).__name__, checksum(module.state_dict()), data.fingerprint, *code)
-    name = getattr(given.loss, "__name__", type(given.loss).__name__)
-    return Arrays(*words, name, standardise, given)
+    return Arrays(
+        type(module).__name__,
+        weights_checksum=checksum(module.state_dict()),
+        samples_checksum=data.fingerprint,
+        module_checksum=checksum(module),
+        loss_checksum=checksum(given.loss),
+        metrics_checksum=checksum(given.metrics),
+        loss_name=getattr(given.loss, "__name__", type(given.loss).__name__),
+        standardised=standardise,
+        given=given,
+    )
 
 
 def _check_callables(given: Given, outputs: Tensor) -> None:

@@ -124,14 +124,14 @@ def refuse_failing_batch(clients: Clients) -> None:
     rows = _rows(clients, int(data.train_labels.argmax()))  # the loss may lack that class
     with _in_one_line(clients), torch.random.fork_rng(devices=[]):
         for inputs in (data.train_inputs, data.test_inputs):
-            with torch.no_grad():
-                flat.outputs(weights, clients.standardisation(outermost(inputs)))
+            if len(inputs):  # a real client has nothing to test with
+                flat.outputs(weights, clients.standardisation(_outermost(inputs)))
         inputs, labels = clients.batch(rows)
         flat.gradient(weights, inputs, lambda outputs: clients.task.loss(outputs, labels))
     _refuse_unmapped(clients, weights, rows)
 
 
-def outermost(inputs: Tensor) -> Tensor:
+def _outermost(inputs: Tensor) -> Tensor:
     """The first two samples and, of tokens, those with the smallest and the largest."""
     if inputs.dtype != torch.int64:
         return inputs[:_FEW]
@@ -169,17 +169,23 @@ def _in_one_line(clients: Clients) -> Iterator[None]:
 
 
 def _remedy(clients: Clients) -> str:
+    """What to do about a batch that fails."""
     model, data = clients.model, clients.data
     if clients.training.batch_size == 1 and mixes_samples(model):
         return "for BatchNorm give training.batch_size = 2 or more"
     if any(getattr(layer, "sparse", False) is True for layer in model.modules()):
         return "leave out sparse=True"
     if data.train_inputs.dtype == torch.int64:
-        both = torch.cat([data.train_inputs.reshape(-1), data.test_inputs.reshape(-1)])
-        span = f"inputs reach from {int(both.min())} to {int(both.max())}"
-        return f"{span}; number them from 0, and give the embedding as many rows"
+        return token_remedy(data.train_inputs, data.test_inputs)
     inputs, labels = tuple(data.train_inputs.shape[1:]), data.train_labels.dtype
     return f"it gets inputs of shape {inputs}, the loss its outputs and labels of {labels}"
+
+
+def token_remedy(*inputs: Tensor) -> str:
+    """What to do where an embedding may lack some of the tokens."""
+    low, high = min(int(x.min()) for x in inputs), max(int(x.max()) for x in inputs)
+    what = f"inputs reach from {low} to {high}"
+    return f"{what}; number them from 0, and give the embedding as many rows"
 
 
 def first_line(error: Exception) -> str:
