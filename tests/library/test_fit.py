@@ -328,6 +328,17 @@ def embedding(rows=9, **changes):
     return nn.Sequential(nn.Embedding(rows, 2, **changes), nn.Flatten(), linear(8))
 
 
+class Learning(nn.Module):
+    """A loss with a parameter of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(2))
+
+    def forward(self, outputs, labels):
+        return nn.functional.cross_entropy(self.scale * outputs, labels)
+
+
 class Counting(nn.Module):
     """Counts its calls, in a number or in a list."""
 
@@ -413,6 +424,23 @@ def test_mistake_is_told_in_one_line_with_its_remedy(short, tmp_path, mistake):
     assert not (tmp_path / "run").exists()
 
 
+def test_loss_that_would_compare_each_output_with_each_label_is_refused(short):
+    labels = X.sum(axis=1)
+    with pytest.raises(ConfigError, match=r"loss: .*Using a target size .*outputs \(2, 1\) and"):
+        short(linear(4, 1), (X, labels), loss=nn.MSELoss())
+    flat = nn.Sequential(linear(4, 1), nn.Flatten(0))
+    assert short(flat, (X, labels), loss=nn.MSELoss()).metrics
+
+
+def test_metrics_are_tried_on_all_labels_of_the_test(short):
+    def by_class(outputs, labels):
+        assert len(labels.unique()) == 2, "undefined for one class"
+        return {"error": (outputs.argmax(dim=1) != labels).double().mean()}
+
+    order = np.argsort(Y, kind="stable")
+    assert short(linear(), (X[order], Y[order]), (X[order], Y[order]), metrics=by_class).metrics
+
+
 def test_frozen_layers_stay_as_they_are_and_are_no_part_of_an_upload(short):
     model = nn.Sequential(linear(4, 6), nn.ReLU(), linear(6, 2))
     model[0].requires_grad_(False)
@@ -494,8 +522,12 @@ def test_model_that_a_setting_does_not_suit_is_told_in_one_line(short, model, ch
         ({"partition": "by_recording"}, "has no recordings"),
         ({"attack": "sign_flp"}, "did you mean 'sign_flip'?"),
         ({"loss": nn.CrossEntropyLoss(reduction="none")}, "give the mean over a batch"),
-        ({"loss": lambda outputs: outputs}, "it gets outputs and labels"),
+        ({"loss": nn.CrossEntropyLoss(reduction="sum")}, "has twice the loss; give the mean"),
+        ({"loss": lambda outputs: outputs}, "it gets outputs (2, 2) and labels (2,)"),
+        ({"loss": lambda outputs, labels: outputs.sum() / 0}, "before the first round; look at"),
+        ({"loss": Learning()}, "its parameter 'scale' would not be trained; put it into the model"),
         ({"metrics": lambda outputs, labels: 1.0}, "gives a dict of numbers"),
+        ({"metrics": lambda outputs, labels: {}}, "it gives an empty dict"),
         (
             {
                 "metrics": lambda outputs, labels: {

@@ -23,7 +23,8 @@ from secureafl.experiment import Experiment, from_mapping
 from secureafl.library.results import RunResult
 from secureafl.library.running import Kind, free_folder, run_into, run_name
 from secureafl.library.trial import prepare
-from secureafl.runtime.model_checks import first_line, require_trainable
+from secureafl.runtime.loss_checks import first_line
+from secureafl.runtime.model_checks import require_trainable
 from secureafl.settings import did_you_mean
 from secureafl.tasks.arrays import Arrays, Given, root_squared_error, squared_error
 from secureafl.tasks.classification import Classification
@@ -112,9 +113,9 @@ def fit(
     experiment = _experiment(named, rates, settings)  # before anything large is read
     module = _checked(model)
     train, held = _parts(data, test, columns, seed, origin)
-    train, held, outputs = prepare(module, train, held)
+    train, held = prepare(module, train, held)
     found = _data(train, held, origin, standardise, test is None and not _in_parts(data))
-    task = _task(module, found, outputs, loss, metrics, standardise)
+    task = _task(module, found, loss, metrics, standardise)
     experiment = dataclasses.replace(experiment, task=task)
     path = Path(out) if out is not None else free_folder(Path("runs"), run_name(experiment))
     run_into(experiment, path, progress, 60.0, callbacks)
@@ -184,7 +185,6 @@ def _recordings(origin: Any, samples: int) -> Tensor | None:
 def _task(
     module: nn.Module,
     data: Data,
-    outputs: Tensor,
     loss: Loss | None,
     metrics: Metrics | None,
     standardise: bool,
@@ -194,7 +194,7 @@ def _task(
         usual = (squared_error, root_squared_error)
     own = (loss if loss is not None else usual[0], metrics if metrics is not None else usual[1])
     given = Given(module, data, *own)
-    _check_callables(given, outputs)
+    _refuse_learning(given.loss)
     return Arrays(
         type(module).__name__,
         weights_checksum=checksum(module.state_dict()),
@@ -208,23 +208,13 @@ def _task(
     )
 
 
-def _check_callables(given: Given, outputs: Tensor) -> None:
-    """Raise unless loss and metrics take the model's outputs and give what they should."""
-    labels = given.data.train_labels[: len(outputs)]
-    try:
-        found = given.loss(outputs, labels)
-    except Exception as error:  # whatever a function of the user's raises
-        raise ConfigError(f"loss: {first_line(error)}; it gets outputs and labels") from error
-    if not isinstance(found, Tensor) or found.dim() != 0:
-        shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-        raise ConfigError(f"loss: it gives {shape}; give the mean over a batch, a tensor")
-    try:
-        told = {str(name): float(value) for name, value in given.metrics(outputs, labels).items()}
-    except Exception as error:  # the same
-        remedy = "it gets outputs and labels, and gives a dict of numbers"
-        raise ConfigError(f"metrics: {first_line(error)}; {remedy}") from error
-    if not told:
-        raise ConfigError("metrics: it gives an empty dict; give the main metric first")
+def _refuse_learning(loss: Loss) -> None:
+    """Raise if the loss has weights of its own: only those of the model are trained."""
+    weights = loss.named_parameters() if isinstance(loss, nn.Module) else ()
+    name = next((name for name, value in weights if value.requires_grad), None)
+    if name:
+        remedy = "put it into the model, or freeze it"
+        raise ConfigError(f"loss: its parameter {name!r} would not be trained; {remedy}")
 
 
 def _experiment(

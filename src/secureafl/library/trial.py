@@ -6,22 +6,22 @@ import torch
 from torch import Tensor, nn
 
 from secureafl.core.errors import ConfigError, DataError
-from secureafl.runtime.model_checks import token_remedy
+from secureafl.runtime.model_checks import require_rows, token_remedy
 from secureafl.tasks.samples import Samples
 
 _FEW = 4  # samples
 _REGRESSION = "for a regression give labels.astype(float)"
 
 
-def prepare(module: nn.Module, train: Samples, test: Samples) -> tuple[Samples, Samples, Tensor]:
-    """Samples with inputs of a type that the module takes, and its outputs for a few of them.
+def prepare(module: nn.Module, train: Samples, test: Samples) -> tuple[Samples, Samples]:
+    """Samples with inputs of a type that the module takes, and whose labels fit its outputs.
 
     Whole numbers may be meant as tokens or as figures: what the module takes decides.
     """
     _refuse_unlike(train, test)
     dtype, outputs = _try_types(module, train[0], test[0].dtype)
     _check_outputs(outputs, train, test)
-    return (train[0].to(dtype), train[1]), (test[0].to(dtype), test[1]), outputs
+    return (train[0].to(dtype), train[1]), (test[0].to(dtype), test[1])
 
 
 def _refuse_unlike(train: Samples, test: Samples) -> None:
@@ -90,13 +90,7 @@ def _hint(module: nn.Module, shape: tuple[int, ...]) -> str:
 
 def _check_outputs(outputs: object, train: Samples, test: Samples) -> None:
     """Raise unless there is an output for each class, or one for each number."""
-    if not isinstance(outputs, Tensor):
-        kind = type(outputs).__name__
-        raise ConfigError(f"model: its output is of type {kind}; give a module that gives a tensor")
-    few = min(_FEW, len(train[0]))
-    shape = tuple(outputs.shape)
-    if not shape or shape[0] != few:
-        raise ConfigError(f"model: outputs are {shape} for {few} samples; give a row for each")
+    shape = require_rows(outputs, min(_FEW, len(train[0])))
     labels = torch.cat([train[1], test[1]])
     if labels.is_floating_point():
         _check_regression(labels, shape)

@@ -1,4 +1,4 @@
-"""The checks of a task's model, loss and metrics on a few samples, before the first round.
+"""The checks of a task's model on a few samples, before the first round.
 
 What they find would otherwise end a run in its middle, or be a way from client to client that no
 defence sees.
@@ -12,27 +12,29 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import one_hot
 from torch.nn.parameter import is_lazy
 
 from secureafl.core.contents import checksum
 from secureafl.core.errors import ConfigError, SecureAflError
 from secureafl.core.flat_model import FlatModel, flatten, layout, mixes_samples, trained_parameters
+from secureafl.runtime.loss_checks import first_line, refuse_loss, refuse_metrics
 
 if TYPE_CHECKING:
     from secureafl.runtime.clients import Clients
 
 _FEW = 2  # samples of a batch
-_LABELS = 100  # that a metric is shown
 _USUAL = frozenset(vars(nn.Module()))  # what every module holds
 
 
 def check_model(clients: Clients) -> None:
-    """Raise unless clients can train the task's model, and its metrics can be compared."""
+    """Raise unless clients can train the task's model by its loss, and its metrics fit."""
     refuse_mixing(clients)
     refuse_hidden_state(clients)
+    outputs, labels = _outputs(clients)
+    refuse_loss(clients.task, outputs, labels)
     refuse_failing_batch(clients)
-    refuse_scores(clients)
+    if len(clients.data.test_labels):  # a real client has nothing to test with
+        refuse_metrics(clients.task, outputs, clients.data.test_labels)
 
 
 def require_trainable(model: nn.Module) -> None:
@@ -118,26 +120,50 @@ def _changed(model: nn.Module, before: Tensor, now: Tensor) -> str | None:
     return None if all(same) else [*shapes][same.index(False)]
 
 
-def refuse_failing_batch(clients: Clients) -> None:
-    """Raise in one line what torch would raise in the first rounds, or at the first evaluation."""
+@torch.no_grad()
+def _outputs(clients: Clients) -> tuple[Tensor, Tensor]:
+    """What the model says to a few samples after training, and their labels; tokens all fit."""
     data, weights, flat = clients.data, flatten(clients.model), FlatModel(clients.model)
-    rows = _rows(clients, int(data.train_labels.argmax()))  # the loss may lack that class
+    inputs, labels = clients.batch(_telling_rows(clients))
+    with _in_one_line(clients):
+        for raw in (data.train_inputs, data.test_inputs):
+            if data.train_inputs.dtype == torch.int64 and len(raw):
+                flat.outputs(weights, _outermost(raw))
+        outputs = flat.outputs(weights, inputs)
+    require_rows(outputs, len(labels))
+    return outputs, labels
+
+
+def require_rows(outputs: object, samples: int) -> tuple[int, ...]:
+    """The shape of a model's outputs; raises unless they are a tensor with a row for each."""
+    if not isinstance(outputs, Tensor):
+        kind = type(outputs).__name__
+        raise ConfigError(f"model: its output is of type {kind}; give a module that gives a tensor")
+    shape = tuple(outputs.shape)
+    if not shape or shape[0] != samples:
+        raise ConfigError(f"model: outputs are {shape} for {samples} samples; give a row for each")
+    return shape
+
+
+def _telling_rows(clients: Clients) -> Tensor:
+    """A few samples, the first of the largest label, which the model may lack an output for."""
+    return _rows(clients, int(clients.data.train_labels.argmax()))
+
+
+def refuse_failing_batch(clients: Clients) -> None:
+    """Raise in one line what torch would raise in the first rounds."""
+    weights, rows = flatten(clients.model), _telling_rows(clients)
     with _in_one_line(clients), torch.random.fork_rng(devices=[]):
-        for inputs in (data.train_inputs, data.test_inputs):
-            if len(inputs):  # a real client has nothing to test with
-                flat.outputs(weights, clients.standardisation(_outermost(inputs)))
         inputs, labels = clients.batch(rows)
+        flat = FlatModel(clients.model)
         flat.gradient(weights, inputs, lambda outputs: clients.task.loss(outputs, labels))
     _refuse_unmapped(clients, weights, rows)
 
 
 def _outermost(inputs: Tensor) -> Tensor:
-    """The first two samples and, of tokens, those with the smallest and the largest."""
-    if inputs.dtype != torch.int64:
-        return inputs[:_FEW]
+    """The samples with the smallest and with the largest token."""
     flat = inputs.reshape(len(inputs), -1)
-    ends = torch.stack([flat.amin(dim=1).argmin(), flat.amax(dim=1).argmax()])
-    return torch.cat([inputs[:_FEW], inputs[ends]])
+    return inputs[torch.stack([flat.amin(dim=1).argmin(), flat.amax(dim=1).argmax()])]
 
 
 def _refuse_unmapped(clients: Clients, weights: Tensor, rows: Tensor) -> None:
@@ -186,39 +212,3 @@ def token_remedy(*inputs: Tensor) -> str:
     low, high = min(int(x.min()) for x in inputs), max(int(x.max()) for x in inputs)
     what = f"inputs reach from {low} to {high}"
     return f"{what}; number them from 0, and give the embedding as many rows"
-
-
-def first_line(error: Exception) -> str:
-    """What an error says, short enough for one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:120]
-
-
-@torch.no_grad()
-def refuse_scores(clients: Clients) -> None:
-    """Raise if the first metric is higher where the loss is lower: it should be an error.
-
-    Both are shown outputs that are right, and outputs that are wrong; where they cannot be told
-    such outputs, or do not know the difference, nothing is known.
-    """
-    task, labels = clients.task, clients.data.test_labels[:_LABELS]
-    try:
-        good, bad = _right_and_wrong(clients, labels)
-        better = float(task.loss(good, labels)) < float(task.loss(bad, labels))
-        (name, high), (_, low) = (next(iter(task.metrics(x, labels).items())) for x in (good, bad))
-        score = better and float(high) > float(low)
-    except Exception:  # of functions of the user's, for which these outputs may be no outputs
-        return
-    if score:
-        remedy = f"give an error first, where lower is better, such as 1 - {name}"
-        raise ConfigError(f"metrics: {name!r} is higher for better outputs; {remedy}")
-
-
-def _right_and_wrong(clients: Clients, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Outputs as the labels say, and others."""
-    inputs = clients.standardisation(clients.data.test_inputs[:1])
-    one = FlatModel(clients.model).outputs(flatten(clients.model), inputs)
-    shape = (len(labels), *one.shape[1:])
-    if labels.is_floating_point():
-        return labels.reshape(shape), (2 * labels.mean() - labels).reshape(shape)
-    good, bad = (one_hot(x, shape[1]).float() for x in (labels, (labels + 1) % shape[1]))
-    return good, bad
