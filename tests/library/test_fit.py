@@ -424,6 +424,7 @@ def test_mistake_is_told_in_one_line_with_its_remedy(short, tmp_path, mistake):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.filterwarnings("default")  # torch only warns of it
 def test_loss_that_would_compare_each_output_with_each_label_is_refused(short):
     labels = X.sum(axis=1)
     with pytest.raises(ConfigError, match=r"loss: .*Using a target size .*outputs \(2, 1\) and"):
