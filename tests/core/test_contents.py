@@ -69,6 +69,8 @@ PAIRS = {  # alike, and different
     "kind of tensor": (tensor(1), tensor(1), tensor(1, dtype=torch.bfloat16)),
     "shape": (tensor(1, 2), tensor(1, 2), tensor(1, 2)[None]),
     "empty": (tensor(), tensor(), tensor()[None]),
+    "array of objects": tuple(np.array([[1], x], object) for x in ("a", "a", "b")),
+    "set": ({1, "a", (2,)}, {"a", (2,), 1}, {"b", (2,), 1}),
     "array": (np.arange(3), np.arange(3), np.arange(3.0)),
     "function": (lambda x: x + 1, lambda y: y + 1, lambda x: x + 2),
     "inner function": (lambda: lambda: 1, lambda: lambda: 1, lambda: lambda: 2),
@@ -107,6 +109,42 @@ def test_object_that_holds_itself_has_a_checksum():
     ring = []
     ring.append(ring)
     assert checksum(ring) != checksum([])
+
+
+def test_chain_of_any_length_has_a_checksum():
+    chain = ends = []
+    for _ in range(5000):
+        ends.append([])
+        ends = ends[0]
+    before = checksum(chain)
+    ends.append(1)
+    assert checksum(chain) != before
+
+
+def compiled(value):
+    return torch.compile(value, backend="eager")
+
+
+@pytest.mark.parametrize(("value", "other"), [(nn.ReLU(), nn.Tanh()), (helped, defaults(2))])
+def test_what_torch_compiles_counts_by_what_it_was(value, other):
+    assert checksum(compiled(value)) == checksum(compiled(value)) != checksum(compiled(other))
+
+
+def hooked(hook):
+    layer = nn.Linear(2, 2, bias=False)
+    nn.init.ones_(layer.weight)
+    layer.handle = layer.register_forward_hook(hook)
+    return layer
+
+
+def test_hooks_count_by_what_they_do():
+    one, same = (hooked(lambda layer, inputs, outputs: 2 * outputs) for _ in range(2))
+    other = hooked(lambda layer, inputs, outputs: 3 * outputs)
+    assert checksum(one) == checksum(same) != checksum(other)
+
+
+def test_layer_without_weights_yet_has_a_checksum():
+    assert checksum(nn.LazyLinear(2)) == checksum(nn.LazyLinear(2)) != checksum(nn.LazyLinear(3))
 
 
 def test_whether_a_module_trains_or_is_evaluated_does_not_count():

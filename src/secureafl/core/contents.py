@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.utils.hooks import RemovableHandle
 
 _PLAIN = (int, float, complex, str, bytes, type(None), np.generic, torch.dtype, torch.device)
 _LIBRARIES = {"torch", "numpy", "secureafl"}  # wherever they lie
@@ -44,16 +46,18 @@ class _Contents:
 
     def add(self, value: Any) -> None:
         """Add a value and what is in it."""
-        if isinstance(value, _PLAIN):
-            self._tell(repr(value))
-        elif id(value) in self._seen:
-            self._tell(f"number {self._seen[id(value)][0]}")
-        else:
-            self._seen[id(value)] = len(self._seen), value
-            parts = [*_parts(value)]
-            self._tell(f"{type(value).__qualname__} of {len(parts)}")
-            for part in parts:
-                self.add(part)
+        pending = [value]
+        while pending:  # and not by recursion, however deep an object is
+            value = pending.pop()
+            if isinstance(value, _PLAIN):
+                self._tell(repr(value))
+            elif id(value) in self._seen:
+                self._tell(f"number {self._seen[id(value)][0]}")
+            else:
+                self._seen[id(value)] = len(self._seen), value
+                parts = [*_parts(value)]
+                self._tell(f"{type(value).__qualname__} of {len(parts)}")
+                pending += reversed(parts)
 
     def _tell(self, text: str) -> None:
         self.told.update(text.encode() + b"\n")
@@ -62,20 +66,28 @@ class _Contents:
 def _parts(value: Any) -> Iterable[Any]:
     """What a value consists of."""
     if isinstance(value, Tensor):
+        if is_lazy(value):
+            return ("lazy",)
         return str(value.dtype), *value.shape, _bytes_of(value)
     if isinstance(value, np.ndarray):
-        return str(value.dtype), *value.shape, value.tobytes()
+        held = value.tolist() if value.dtype.hasobject else value.tobytes()
+        return str(value.dtype), *value.shape, held
     if isinstance(value, Mapping):
         return [part for item in value.items() for part in item]
     if isinstance(value, list | tuple):
         return value
     if isinstance(value, set | frozenset):
-        return sorted(map(repr, value))  # whose order differs from process to process
+        # Their order differs from process to process.
+        return sorted(repr(x) if isinstance(x, _PLAIN) else type(x).__qualname__ for x in value)
     return _parts_of_code(value)
 
 
 def _parts_of_code(value: Any) -> Iterable[Any]:
     """What a function, a class, or an object of some class consists of."""
+    # What torch.compile made differs from process to process; what it was made of does not.
+    plain = "_orig_mod" if isinstance(value, nn.Module) else "_torchdynamo_orig_callable"
+    if isinstance(value, nn.Module | FunctionType) and hasattr(value, plain):
+        return (getattr(value, plain),)
     if isinstance(value, CodeType):
         return value.co_code, value.co_consts, value.co_names
     if isinstance(value, FunctionType):
@@ -92,10 +104,20 @@ def _parts_of_code(value: Any) -> Iterable[Any]:
         return [_name(value)] if _is_of_a_library(value) else _parts_of_class(value)
     if isinstance(value, ModuleType):
         return (value.__name__,)
-    held = getattr(value, "__dict__", {})
-    # Whether a module trains or is evaluated is the caller's matter.
-    kept = {k: v for k, v in held.items() if not (isinstance(value, nn.Module) and k == "training")}
-    return (getattr(value, "__qualname__", ""), type(value), kept)
+    held = _parts_of_module(value) if isinstance(value, nn.Module) else _held(value)
+    return (getattr(value, "__qualname__", ""), type(value), held)
+
+
+def _held(value: Any) -> dict[str, Any]:
+    # The number of a hook is that of all hooks so far, whoever they belong to.
+    return {} if isinstance(value, RemovableHandle) else getattr(value, "__dict__", {})
+
+
+def _parts_of_module(module: nn.Module) -> dict[str, Any]:
+    """What a module holds; whether it trains or is evaluated is the caller's matter."""
+    held = {name: value for name, value in vars(module).items() if name != "training"}
+    hooks = {k: [*v.values()] for k, v in held.items() if "_hooks" in k and isinstance(v, dict)}
+    return held | hooks
 
 
 def _parts_of_function(function: FunctionType) -> list[Any]:
