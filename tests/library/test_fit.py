@@ -354,6 +354,18 @@ class Counting(nn.Module):
         return self.layer(inputs)
 
 
+class Listed(nn.Module):
+    """Its forward takes the weights from a list."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = linear()
+        self.all = [*self.layer.parameters()]
+
+    def forward(self, inputs):
+        return nn.functional.linear(inputs, self.all[0], self.layer.bias)
+
+
 def small_images():
     return nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(72, 2))
 
@@ -368,6 +380,7 @@ MISTAKES = {  # what is given, and what the one line says of it
     "counter": (Counting(0), (X, Y), "its forward changes the attribute 'notes'"),
     "list": (Counting([]), (X, Y), "its forward changes the attribute 'notes'"),
     "weights cut short": (embedding(max_norm=9.0), (TOKENS, Y), "'0.weight'; leave out max_norm"),
+    "weights in a list": (Listed(), (X, Y), "parameter 'layer.weight' would not be trained"),
     "sparse gradient": (embedding(sparse=True), (TOKENS, Y), "leave out sparse=True"),
     "token below 0": (embedding(), (np.where(TOKENS[50] == TOKENS, -1, TOKENS), Y), "from -1 to 8"),
     "two outputs at once": (Couple(), (X, Y), "give a module that gives a tensor"),
@@ -466,6 +479,12 @@ def test_table_made_at_the_first_call_and_kept_is_no_hidden_state(short):
     assert short(Shifted(), (X, Y)).metrics
 
 
+def test_buffer_of_undefined_numbers_that_stays_is_no_hidden_state(short):
+    model = linear()
+    model.register_buffer("undefined", torch.tensor([torch.nan]))
+    assert short(model, (X, Y)).metrics
+
+
 @pytest.mark.parametrize("where", ["data", "test"])
 @pytest.mark.parametrize("token", [-1, 9])
 def test_token_that_an_embedding_lacks_is_found_wherever_it_is(short, where, token):
@@ -526,6 +545,7 @@ def test_model_that_a_setting_does_not_suit_is_told_in_one_line(short, model, ch
         ({"loss": nn.CrossEntropyLoss(reduction="sum")}, "has twice the loss; give the mean"),
         ({"loss": lambda outputs: outputs}, "it gets outputs (2, 2) and labels (2,)"),
         ({"loss": lambda outputs, labels: outputs.sum() / 0}, "before the first round; look at"),
+        ({"loss": lambda outputs, labels: outputs.detach().sum()}, "do without .item(), .numpy()"),
         ({"loss": Learning()}, "its parameter 'scale' would not be trained; put it into the model"),
         ({"metrics": lambda outputs, labels: 1.0}, "gives a dict of numbers"),
         ({"metrics": lambda outputs, labels: {}}, "it gives an empty dict"),

@@ -16,7 +16,14 @@ from torch.nn.parameter import is_lazy
 
 from secureafl.core.contents import checksum
 from secureafl.core.errors import ConfigError, SecureAflError
-from secureafl.core.flat_model import FlatModel, flatten, layout, mixes_samples, trained_parameters
+from secureafl.core.flat_model import (
+    FlatModel,
+    count_statistics,
+    flatten,
+    layout,
+    mixes_samples,
+    trained_parameters,
+)
 from secureafl.runtime.loss_checks import first_line, refuse_loss, refuse_metrics
 
 if TYPE_CHECKING:
@@ -68,13 +75,13 @@ def refuse_hidden_state(clients: Clients) -> None:
     """
     model, weights = clients.model, flatten(clients.model)
     flat, before = FlatModel(model), weights.clone()
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    buffers = {name: checksum(buffer) for name, buffer in model.named_buffers()}
     with _in_one_line(clients), torch.random.fork_rng(devices=[]):
         flat.train(weights, clients.batch(_rows(clients, 0))[0])
         kept = _attributes(model)
         flat.train(weights, clients.batch(_rows(clients, -_FEW))[0])
     for name, buffer in model.named_buffers():
-        if not torch.equal(buffer, buffers[name]):
+        if checksum(buffer) != buffers.get(name):
             remedy = "of such layers only BatchNorm, with a momentum, can be used"
             raise ConfigError(f"model: training changes its buffer {name!r}; {remedy}")
     for name, now in _attributes(model).items():
@@ -157,7 +164,30 @@ def refuse_failing_batch(clients: Clients) -> None:
         inputs, labels = clients.batch(rows)
         flat = FlatModel(clients.model)
         flat.gradient(weights, inputs, lambda outputs: clients.task.loss(outputs, labels))
+        _refuse_other_places(clients, inputs, labels)
     _refuse_unmapped(clients, weights, rows)
+
+
+def _refuse_other_places(clients: Clients, inputs: Tensor, labels: Tensor) -> None:
+    """Raise if the model takes a parameter from elsewhere than where it is registered.
+
+    It would stay as it is, whatever clients upload.
+    """
+    model, weights = clients.model, flatten(clients.model).requires_grad_()
+    named = trained_parameters(model)
+    try:
+        loss = clients.task.loss(FlatModel(model).outputs(weights, inputs), labels)
+        (found,) = torch.autograd.grad(loss, weights, allow_unused=True)
+        loss = clients.task.loss(model.eval()(inputs), labels)
+        wanted = torch.autograd.grad(loss, [*named.values()], allow_unused=True)
+    except RuntimeError:  # it has a gradient in training only, or none but by its own tensors
+        return
+    found = torch.zeros_like(weights) if found is None else found
+    parts = found.split([*(value.numel() for value in named.values()), count_statistics(model)])
+    for name, part, other in zip(named, parts, wanted, strict=False):
+        if other is not None and bool(other.any()) and not bool(part.any()):
+            remedy = "use it by the attribute that it is, not from a list or a table"
+            raise ConfigError(f"model: its parameter {name!r} would not be trained; {remedy}")
 
 
 def _outermost(inputs: Tensor) -> Tensor:
@@ -191,12 +221,14 @@ def _in_one_line(clients: Clients) -> Iterator[None]:
     except Exception as error:
         size = min(_FEW, clients.training.batch_size)
         what = f"it cannot be trained on a batch of {size} ({first_line(error)})"
-        raise ConfigError(f"model: {what}; {_remedy(clients)}") from error
+        raise ConfigError(f"model: {what}; {_remedy(clients, error)}") from error
 
 
-def _remedy(clients: Clients) -> str:
+def _remedy(clients: Clients, error: Exception) -> str:
     """What to do about a batch that fails."""
     model, data = clients.model, clients.data
+    if "does not require grad" in str(error):
+        return "do without .item(), .numpy(), .detach() and torch.no_grad() in model and loss"
     if clients.training.batch_size == 1 and mixes_samples(model):
         return "for BatchNorm give training.batch_size = 2 or more"
     if any(getattr(layer, "sparse", False) is True for layer in model.modules()):
