@@ -545,7 +545,7 @@ def test_model_that_a_setting_does_not_suit_is_told_in_one_line(short, model, ch
         ({"loss": nn.CrossEntropyLoss(reduction="sum")}, "has twice the loss; give the mean"),
         ({"loss": lambda outputs: outputs}, "it gets outputs (2, 2) and labels (2,)"),
         ({"loss": lambda outputs, labels: outputs.sum() / 0}, "before the first round; look at"),
-        ({"loss": lambda outputs, labels: outputs.detach().sum()}, "do without .item(), .numpy()"),
+        ({"loss": lambda outputs, labels: outputs.detach().mean()}, "do without .item(), .numpy()"),
         ({"loss": Learning()}, "its parameter 'scale' would not be trained; put it into the model"),
         ({"metrics": lambda outputs, labels: 1.0}, "gives a dict of numbers"),
         ({"metrics": lambda outputs, labels: {}}, "it gives an empty dict"),
