@@ -79,6 +79,20 @@ def test_table_of_gradients_that_would_not_fit_is_refused_before_it_is_made(monk
         Simulation(tiny(attack="alie"))
 
 
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ((3, 2, 1), "the defence with its clients needs .*; .* a defence that remembers less"),
+        ((2, 3, 1), "the model needs"),
+        ((2, 1, 3), "what the attack knows of the clients needs .*; .* an attack that knows less"),
+    ],
+)
+def test_what_needs_most_is_named(sizes, said, monkeypatch):
+    monkeypatch.setattr(memory, "free_memory", lambda: 1)
+    with pytest.raises(ConfigError, match=said):
+        memory.refuse_too_large(memory.MemoryEstimate(*sizes), torch.device("cpu"))
+
+
 def test_free_memory_is_that_of_the_machine_or_of_the_container(tmp_path, monkeypatch):
     monkeypatch.setattr(host, "_MEMINFO", tmp_path / "meminfo")
     monkeypatch.setattr(host, "_CGROUP", tmp_path)

@@ -102,6 +102,9 @@ def refuse_too_large(estimate: MemoryEstimate, device: torch.device) -> None:
     """Raise if a run would not fit where it is to compute."""
     on_gpu = device.type == "cuda"
     free = torch.cuda.mem_get_info(device)[0] if on_gpu else free_memory()
-    what = "the defence with its clients" if estimate.server > estimate.models else "the model"
+    words = "the defence with its clients", "the model", "what the attack knows of the clients"
+    _, what = max(zip(estimate, words, strict=True))
     remedy = "give fewer clients, a smaller model, or a defence that remembers less"
+    if what == words[-1]:
+        remedy = "give fewer clients, a smaller model, or an attack that knows less"
     require_memory(estimate.total, free, what, remedy)
