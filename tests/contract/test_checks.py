@@ -223,6 +223,24 @@ class Hidden(TinyNormed):
     norm: str = "counting"
 
 
+@told(TASKS, "Scored.metrics: 'right' is higher for better outputs; give an error first")
+class Scored(TinyTask):
+    def metrics(self, outputs, labels):
+        return {"right": float((outputs.argmax(dim=1) == labels).double().mean())}
+
+
+@told(TASKS, "Half.model: '1.weight' is torch.float16; give model.float()")
+class Half(TinyTask):
+    def model(self):
+        return super().model().half()
+
+
+@told(TASKS, "Added.loss: a batch twice as long has twice the loss; give the mean over it")
+class Added(TinyTask):
+    def loss(self, outputs, labels):
+        return nn.functional.cross_entropy(outputs, labels, reduction="sum")
+
+
 class Peeks(nn.Sequential):
     def forward(self, inputs):
         outputs = super().forward(inputs)
