@@ -107,7 +107,7 @@ def cell_of(runs: Sequence[Path], paper: Mapping[str, float]) -> Cell:
             _mean(result["uploads"]["malicious"]["share"] for result in results),
             _mean(result.get("steps") for result in results),
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         what = f"{type(error).__name__}: {error}"
         raise RunError(f"{runs[0]}: damaged {RESULT}, or one of another seed ({what})") from error
 
