@@ -16,7 +16,7 @@ from secureafl.report.cells import Sheet, cell_of
 from secureafl.reproduce.artefacts import ARTEFACTS, ESTIMATION, RUNTIME, Artefact
 from secureafl.reproduce.claims import CLAIMS, judge
 from secureafl.runs.layout import EXPERIMENT, RESULT
-from secureafl.runs.origin import origin_of
+from secureafl.runs.origin import WHERE_MADE, origin_of
 from secureafl.settings import did_you_mean
 from secureafl.sweep.grid import Grid, parse_seeds, read_grid
 from secureafl.toml import differences, flatten, read_toml
@@ -24,7 +24,6 @@ from secureafl.toml import differences, flatten, read_toml
 NAMES = [*ARTEFACTS, ESTIMATION, RUNTIME]
 DEFAULT_TASK = "fashion_mnist"
 _PAPERS_RATE = 0.01  # for every task
-_WHERE = ("device", "threads", "kernels", "task.data_dir")  # a run was made, and not what it is of
 _HERE = Path(__file__).parent
 _LATE = "Of a run, the mean of its late evaluations counts."
 
@@ -147,7 +146,7 @@ def _of_others(request: Request, runs: Sequence[Path]) -> list[str]:
     for run in done:
         there = flatten(read_toml(run / EXPERIMENT))
         here = flatten(to_mapping(wanted[run.name]))
-        both = [key for key in here if key in there and key not in _WHERE]
+        both = [key for key in here if key in there and key not in WHERE_MADE]
         if told := differences({key: there[key] for key in both}, {key: here[key] for key in both}):
             found.append(f"{run.name}: {told}")
     if not found:

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 from secureafl.core.errors import RunError
 from secureafl.runs.layout import PROVENANCE, RESULT, read_json
 
+WHERE_MADE = ("device", "threads", "kernels", "task.data_dir")  # settings, and not of what
+
 
 class Origin(NamedTuple):
     """Where figures come from, of all runs together."""
