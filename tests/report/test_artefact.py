@@ -154,15 +154,23 @@ def test_diverged_run_makes_the_cell_diverge(make_run):
 def test_damaged_result_is_named(make_run, result):
     path = make_run("a")
     (path / "result.json").write_text(result)
-    with pytest.raises(RunError, match="damaged result"):
-        cell_of([path], {})
+    with pytest.raises(RunError, match="a: damaged result.*delete the folder"):
+        cell_of([make_run("b"), path], {})
+
+
+def test_results_of_other_figures_are_not_averaged(make_run):
+    one, other = make_run("a"), make_run("b", result=default_result(ter=0.1, asr=0.2))
+    with pytest.raises(
+        RunError, match=r"b: damaged result.json \(has ter, asr, another seed ter\)"
+    ):
+        cell_of([one, other], {})
 
 
 @pytest.mark.parametrize("content", ["[" * 100_000, r'{"task": "\udcff"}'])
 def test_result_that_nobody_can_read_or_write_is_named(make_run, content):
     path = make_run("a")
     (path / "result.json").write_text(content)
-    with pytest.raises(RunError, match=r"result\.json: cannot be read"):
+    with pytest.raises(RunError, match=r"result\.json: cannot be read.*delete the folder"):
         cell_of([path], {})
 
 
