@@ -147,6 +147,7 @@ def test_diverged_run_makes_the_cell_diverge(make_run):
     [
         '{"metrics": {"ter": 3}}',
         '{"metrics": [1]}',
+        '{"metrics": {"ter": {"late_mean": Infinity}}, "uploads": {}}',
         '{"metrics": {"ter": {"late_mean": 1%s}}}' % ("0" * 400),
         '{"metrics": {}, "uploads": {"honest": {"share": 1%s}}}' % ("0" * 400),
     ],
@@ -154,7 +155,7 @@ def test_diverged_run_makes_the_cell_diverge(make_run):
 def test_damaged_result_is_named(make_run, result):
     path = make_run("a")
     (path / "result.json").write_text(result)
-    with pytest.raises(RunError, match="a: damaged result.*delete the folder"):
+    with pytest.raises(RunError, match=r"a: damaged result.*delete the folder"):
         cell_of([make_run("b"), path], {})
 
 

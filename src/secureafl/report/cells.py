@@ -130,7 +130,8 @@ def _result_of(run: Path) -> _Result:
         uploads = result["uploads"]
         return _Result(
             {m: math.nan if value is None else value for m, value in late.items()},
-            *(_number(uploads[group]["share"]) for group in ("honest", "malicious")),
+            _number(uploads["honest"]["share"]),
+            _number(uploads["malicious"]["share"]),
             _number(result.get("steps")),
         )
     except RunError as error:
