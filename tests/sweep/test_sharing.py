@@ -62,7 +62,7 @@ def ended(pid):
             stat = Path(f"/proc/{pid}/stat").read_text()
             if stat.rsplit(")", 1)[1].split()[0] == "Z":
                 return True
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):  # or while it is read
             return True
         time.sleep(0.01)
     return False

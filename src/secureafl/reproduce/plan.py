@@ -15,7 +15,7 @@ from secureafl.report.artefact import Brief
 from secureafl.report.cells import Sheet, cell_of
 from secureafl.reproduce.artefacts import ARTEFACTS, ESTIMATION, RUNTIME, Artefact
 from secureafl.reproduce.claims import CLAIMS, judge
-from secureafl.runs.layout import EXPERIMENT, RESULT
+from secureafl.runs.layout import EXPERIMENT, RESULT, is_run
 from secureafl.runs.origin import WHERE_MADE, origin_of
 from secureafl.settings import did_you_mean
 from secureafl.sweep.grid import Grid, parse_seeds, read_grid
@@ -142,7 +142,7 @@ def _scaled(request: Request, runs: Sequence[Path]) -> list[str]:
 def _of_others(request: Request, runs: Sequence[Path]) -> list[str]:
     """Say how many runs that stand at a place of this page were made for something else."""
     wanted, found = grid_for(request).cells(), []
-    done = [run for run in runs if (run / RESULT).is_file()]
+    done = [run for run in runs if (run / RESULT).is_file() and is_run(run)]
     for run in done:
         there = flatten(read_toml(run / EXPERIMENT))
         here = flatten(to_mapping(wanted[run.name]))
