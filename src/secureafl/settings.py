@@ -283,8 +283,15 @@ def _default(field: dataclasses.Field[Any]) -> Any:
     return field.default if factory is dataclasses.MISSING else factory()
 
 
+_PLUGS_IN: dict[tuple[type, frozenset[type]], bool] = {}
+
+
 def _plugs_in(value: Any, tables: Mapping[type, Table]) -> bool:
-    return any(isinstance(value, protocol) for protocol in tables)
+    """Whether a value is of a kind that plugs in; asked once for each class, since that is slow."""
+    key = type(value), frozenset(tables)
+    if key not in _PLUGS_IN:
+        _PLUGS_IN[key] = any(isinstance(value, protocol) for protocol in tables)
+    return _PLUGS_IN[key]
 
 
 def _join(path: str, rest: str) -> str:

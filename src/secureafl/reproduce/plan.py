@@ -141,8 +141,8 @@ def _scaled(request: Request, runs: Sequence[Path]) -> list[str]:
 
 def _of_others(request: Request, runs: Sequence[Path]) -> list[str]:
     """Say how many runs that stand at a place of this page were made for something else."""
-    wanted, found = grid_for(request).cells(), []
     done = [run for run in runs if (run / RESULT).is_file() and is_run(run)]
+    wanted, found = grid_for(request).cells() if done else {}, []
     for run in done:
         there = flatten(read_toml(run / EXPERIMENT))
         here = flatten(to_mapping(wanted[run.name]))
