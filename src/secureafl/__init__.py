@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from secureafl.linalg.vectors import exactly_scaled as exactly_scaled
     from secureafl.linalg.vectors import norm as norm
     from secureafl.linalg.vectors import row as row
+    from secureafl.partitions.shards import Shards as Shards
     from secureafl.runs.query import results_table as results_table
     from secureafl.runtime.trained_model import TrainedModel as TrainedModel
     from secureafl.runtime.trained_model import load_model as load_model
@@ -124,6 +125,7 @@ _NAMES = {
     "linalg.rows": "lower_median masked mean_of median_of",
     "linalg.vectors": "choose clipped computed_if cosine exact_norm exactly_scaled norm row",
     "attacks.trigger": "TriggerAttack",
+    "partitions.shards": "Shards",
     "runs.query": "results_table",
     "runtime.trained_model": "TrainedModel load_model",
     "simulation.simulator": "simulate",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ from secureafl.core.protocols import (
     Task,
 )
 from secureafl.core.schedule import Schedule
+from secureafl.core.setting_types import settle_types
 from secureafl.defenses import DEFENSES, TrustClipping
 from secureafl.estimators import ESTIMATORS
 from secureafl.kernels.dispatch import Kernels
@@ -81,7 +82,7 @@ class Training:
     precision: Literal["float32", "bfloat16"] = "float32"
 
     def __post_init__(self) -> None:
-        settings.require_numbers(self)
+        settle_types(self)
         require(self.batch_size >= 1, "batch_size", self.batch_size, "give 1 sample or more")
         rate = self.learning_rate
         require(0 < rate <= 100, "learning_rate", rate, "give a rate above 0, at most 100")
@@ -129,7 +130,7 @@ class Evaluation:
     late: int = 5  # evaluations spread over the last 10 % of rounds; results average these
 
     def __post_init__(self) -> None:
-        settings.require_numbers(self)
+        settle_types(self)
         require(self.every >= 0, "every", self.every, "give 0 (automatic) or a number of rounds")
         require(self.late >= 1, "late", self.late, "give 1 evaluation or more")
 
@@ -177,8 +178,8 @@ class Experiment:
     server_schedule: Schedule = field(default_factory=Schedule)  # of that optimiser's moves
 
     def __post_init__(self) -> None:
+        settle_types(self)
         self._check_plug_ins()
-        settings.require_numbers(self)
         require(0 <= self.seed < 2**63, "seed", self.seed, "give 0 or more, below 2**63")
         require_device(self.device)
         require(1 <= self.rounds < 10**9, "rounds", self.rounds, "give 1 or more, below 10**9")
@@ -190,16 +191,10 @@ class Experiment:
         self._check_malicious()
 
     def _check_plug_ins(self) -> None:
-        for name, protocol in PLUG_INS.items():
+        for name in PLUG_INS:
             value = getattr(self, name)
-            if isinstance(value, str):
-                remedy = f"give the object, or use from_mapping({{{name!r}: {value!r}}})"
-            elif isinstance(value, type):
-                remedy = f"that is the class; give {value.__name__}()"
-            else:
-                remedy = f"give an object with the methods of {protocol.__name__}"
-            plugs_in = isinstance(value, protocol) and not isinstance(value, type)
-            require(plugs_in, name, value, remedy)
+            remedy = "make its class a frozen dataclass, whose fields are settings"
+            require(is_dataclass(value), name, value, remedy)
 
     def _check_malicious(self) -> None:
         first, end = self.attack_from, self.attack_until
@@ -260,7 +255,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     return values
 
 
-def read_experiment(path: Path) -> Experiment:
+def read_experiment(path: Path | str) -> Experiment:
     """The experiment in a TOML file.
 
     >>> import pathlib, tempfile
@@ -269,7 +264,7 @@ def read_experiment(path: Path) -> Experiment:
     >>> secureafl.read_experiment(path).clients
     10
     """
-    return from_mapping(read_settings(path))
+    return from_mapping(read_settings(Path(path)))
 
 
 def write_experiment(experiment: Experiment) -> str:

@@ -15,18 +15,16 @@ import contextlib
 import dataclasses
 import difflib
 import importlib
-import math
-import numbers
 import sys
 import traceback
-import types
 import typing
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any
 
 from secureafl.core.errors import ConfigError
+from secureafl.core.setting_types import annotations_of, fitted
 
 Table = Mapping[str, type]
 
@@ -47,13 +45,15 @@ def build(cls: type, given: Mapping[str, Any], tables: Mapping[type, Table], pat
         tables: For each protocol a field may be typed with, the implementations by name.
         path: Dotted name of this value inside the file.
     """
-    hints = typing.get_type_hints(cls)
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{path or 'settings'} = {given!r}: give a table of settings")
+    hints = annotations_of(cls)
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
     values = {}
     for key, value in given.items():
-        here = _join(path, key)
+        here = _join(path, str(key))
         if key not in fields:
-            remedy = _deeper(key, hints, tables, path) or did_you_mean(key, fields)
+            remedy = _deeper(key, hints, tables, path) or did_you_mean(str(key), fields)
             raise ConfigError(_unknown(here, remedy))
         if hints[key] in tables:
             values[key] = _plug_in(fields[key], hints[key], value, tables, here)
@@ -96,15 +96,20 @@ def to_mapping(value: Any, tables: Mapping[type, Table]) -> dict[str, Any]:
     But for None as the default, of a class of the user's own: TOML has no word for it.
     """
     out: dict[str, Any] = {}
-    for field in dataclasses.fields(value):
+    for field in (field for field in dataclasses.fields(value) if field.init):
         child = getattr(value, field.name)
         if child is None and _default(field) is None:
             continue
         if dataclasses.is_dataclass(child):
             named = {"kind": short_name(child)} if _plugs_in(child, tables) else {}
             child = named | to_mapping(child, tables)
-        out[field.name] = list(child) if isinstance(child, tuple) else child
+        out[field.name] = _as_lists(child)
     return out
+
+
+def _as_lists(value: Any) -> Any:
+    """Tuples as the lists that TOML has, inside each other as well."""
+    return [*map(_as_lists, value)] if isinstance(value, tuple | list) else value
 
 
 def plug_in_settings(value: Any, tables: Mapping[type, Table]) -> dict[str, Any]:
@@ -205,16 +210,11 @@ def presets_of(cls: type) -> dict[str, Mapping[str, Any]]:
 
 
 def _value(hint: Any, value: Any, tables: Mapping[type, Table], path: str) -> Any:
-    if dataclasses.is_dataclass(hint):
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"{path} = {value!r}: give a table of settings")
-        return build(typing.cast(type, hint), value, tables, path)
-    if get_origin(hint) is Literal:
-        if value not in get_args(hint):
-            choices = ", ".join(map(repr, get_args(hint)))
-            raise ConfigError(f"{path} = {value!r}: choose one of {choices}")
-        return value
-    return _scalar(hint, value, path)
+    if not dataclasses.is_dataclass(hint):
+        return fitted(hint, value, path)
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{path} = {value!r}: give a table of settings")
+    return build(typing.cast(type, hint), value, tables, path)
 
 
 def _plug_in(
@@ -283,38 +283,15 @@ def _default(field: dataclasses.Field[Any]) -> Any:
     return field.default if factory is dataclasses.MISSING else factory()
 
 
-def _scalar(hint: Any, value: Any, path: str) -> Any:
-    if get_origin(hint) in (types.UnionType, Union):
-        allowed: tuple[Any, ...] = get_args(hint)
-    else:
-        allowed = (hint,)
-    if isinstance(value, bool):
-        fits = bool in allowed
-    elif isinstance(value, int) and float in allowed and int not in allowed:
-        value, fits = float(value), True
-    else:
-        fits = isinstance(value, allowed)
-    if not fits or (isinstance(value, float) and math.isnan(value)):
-        wanted = [kind for kind in allowed if kind is not int or float not in allowed]
-        words = " or ".join(_WORDS.get(kind, kind.__name__) for kind in wanted)
-        raise ConfigError(f"{path} = {value!r}: give {words}")
-    return value
-
-
-_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
-_NUMBERS = {"int": _WORDS[int], "float": _WORDS[float], "int | float": _WORDS[float]}
-
-
-def require_numbers(value: Any) -> None:
-    """Raise if a field of a dataclass that is a number, as it is annotated, holds anything else."""
-    for field in dataclasses.fields(value):
-        given, words = getattr(value, field.name), _NUMBERS.get(str(field.type))
-        if words and not isinstance(given, numbers.Real):
-            raise ConfigError(f"{field.name} = {given!r}: give {words}")
+_PLUGS_IN: dict[tuple[type, frozenset[type]], bool] = {}
 
 
 def _plugs_in(value: Any, tables: Mapping[type, Table]) -> bool:
-    return any(isinstance(value, protocol) for protocol in tables)
+    """Whether a value is of a kind that plugs in; asked once for each class, since that is slow."""
+    key = type(value), frozenset(tables)
+    if key not in _PLUGS_IN:
+        _PLUGS_IN[key] = any(isinstance(value, protocol) for protocol in tables)
+    return _PLUGS_IN[key]
 
 
 def _join(path: str, rest: str) -> str:

@@ -124,6 +124,16 @@ def test_majority_of_malicious_clients_is_told(cli, malicious, told):
     assert told in err
 
 
+def test_attack_of_nobody_and_a_model_that_never_moved_are_told(cli):
+    waits = ("--defense", "fed_buff", "--set", "defense.buffer_size=9", "--set", "malicious=0.01")
+    words = ("run", "tiny.toml", "--rounds", "3", "--attack", "gaussian", *waits)
+    code, _, err = cli.run_here(*words, "--out", "out")
+    assert code == 0
+    assert "note: malicious = 0.01 of 6 clients is nobody, so nothing is attacked" in err
+    assert "note: the model is as it began: 3 of 3 uploads were accepted, and fed_buff made" in err
+    assert cli.run_here(*words, "--out", "quiet", "--quiet") == (0, "", "")
+
+
 @pytest.mark.slow
 def test_report_of_a_folder_of_runs_is_one_page(cli):
     for defense in ("async_sgd", "secure_afl"):

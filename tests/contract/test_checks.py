@@ -223,6 +223,24 @@ class Hidden(TinyNormed):
     norm: str = "counting"
 
 
+@told(TASKS, "Scored.metrics: 'right' is higher for better outputs; give an error first")
+class Scored(TinyTask):
+    def metrics(self, outputs, labels):
+        return {"right": float((outputs.argmax(dim=1) == labels).double().mean())}
+
+
+@told(TASKS, "Half.model: '1.weight' is torch.float16; give model.float()")
+class Half(TinyTask):
+    def model(self):
+        return super().model().half()
+
+
+@told(TASKS, "Added.loss: a batch twice as long has twice the loss; give the mean over it")
+class Added(TinyTask):
+    def loss(self, outputs, labels):
+        return nn.functional.cross_entropy(outputs, labels, reduction="sum")
+
+
 class Peeks(nn.Sequential):
     def forward(self, inputs):
         outputs = super().forward(inputs)
@@ -285,6 +303,14 @@ def test_object_that_lacks_methods_or_can_change_is_told():
     Loose.step = AsyncSgd.step
     with pytest.raises(ContractError, match=r"Loose: it can change .* @dataclass\(frozen=True\)"):
         check_defense(Loose())
+
+
+@pytest.mark.parametrize("given", [3, None, nn.Linear(1, 1), Kardam(), "sign_flip"])
+def test_what_is_no_attack_is_told(given):
+    with pytest.raises(ContractError) as caught:
+        check_attack(given)
+    assert "it lacks " in str(caught.value) or "is a text" in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -114,3 +114,30 @@ class Training(SignFlip):
 
     def poison_update(self, state, arrival, view):
         return -view.train(arrival.base, 0) - view.train(arrival.base, 1), state
+
+
+@told(ATTACKS, "Unwritten: poison_batch is None; write it as a method")
+class Unwritten(SignFlip):
+    poison_batch = None
+
+
+@told(ATTACKS, "Bare.poison_batch: it returns a NoneType; return (inputs, labels)")
+class Bare(SignFlip):
+    def poison_batch(self, state, inputs, labels, attacker_index):
+        return None
+
+
+@told(ATTACKS, "Misspelt: it raises AttributeError: 'Arrival' object")
+class Misspelt(SignFlip):
+    recordable = False
+
+    def poison_update(self, state, arrival, view):
+        return -arrival.grad, state
+
+
+@told(ATTACKS, "Nosy: it raises AttributeError: 'NoneType' object has")
+class Nosy(SignFlip):
+    recordable = False
+
+    def poison_update(self, state, arrival, view):
+        return -view.clients.gradients[0], state

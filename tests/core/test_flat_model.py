@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 from torch.func import functional_call
+from torch.utils.checkpoint import checkpoint
 
-from secureafl.core.flat_model import FlatModel, call_flat, flatten, layout
+from secureafl.core.flat_model import FlatModel, call_flat, flatten, layout, named_state
 from secureafl.tasks.models import paper_cnn
 
 
@@ -77,6 +78,36 @@ def test_gradient_of_shared_idle_and_frozen_parameters_is_that_of_functional_cal
     assert torch.equal(found, torch.autograd.grad(loss, vector)[0])
     after = torch.cat([named["1.running_mean"], named["1.running_var"]]) if normed else weights[:0]
     assert torch.equal(moved, weights[-8:] - after if normed else after)
+
+
+class Checkpointed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 5), nn.Linear(5, 2)
+
+    def forward(self, inputs):
+        inner = checkpoint(lambda x: torch.tanh(self.first(x)), inputs, use_reentrant=False)
+        return self.last(inner)
+
+
+def test_layers_that_are_carried_out_again_on_the_way_back_have_the_same_weights_there():
+    model, inputs = Checkpointed(), torch.randn(3, 4)
+    weights = torch.randn(flatten(model).numel())
+    found, _ = FlatModel(model).gradient(weights, inputs, lambda out: out.square().sum())
+    nn.utils.vector_to_parameters(weights, model.parameters())
+    each = torch.autograd.grad(model(inputs).square().sum(), list(model.parameters()))
+    torch.testing.assert_close(found, torch.cat([part.reshape(-1) for part in each]))
+
+
+def test_frozen_parameters_are_no_part_of_the_vector_and_stay_what_they_are():
+    model, inputs = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5)), torch.randn(3, 4)
+    model[0].weight.requires_grad_(False)
+    assert [*layout(model)] == ["0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var"]
+    assert flatten(model).numel() == 25
+    torch.testing.assert_close(call_flat(model, flatten(model), inputs), model.eval()(inputs))
+    named = named_state(model, torch.ones(25))
+    assert torch.equal(named["0.weight"], model[0].weight)
+    assert torch.equal(named["0.bias"], torch.ones(5))
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # not every CPU has instructions for it

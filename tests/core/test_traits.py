@@ -22,6 +22,9 @@ class Outer:
     def init(self, num_clients, weights):
         return ()
 
+    def step(self, state, arrival, server):
+        raise NotImplementedError
+
 
 def test_what_is_not_stated_is_false():
     assert not has_trait(AsyncSgd(), "needs_root_data")

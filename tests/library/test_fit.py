@@ -2,6 +2,7 @@
 
 import ast
 import runpy
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import secureafl
+from secureafl import Training
 from secureafl.core.errors import ConfigError, DataError, RunError, SecureAflError
 from secureafl.core.events import ArrivalEvent
 from secureafl.library.fitting import fit
@@ -86,6 +88,63 @@ def test_same_call_goes_on_and_another_is_refused(short, tmp_path):
     with pytest.raises(RunError, match=r"call secureafl.fit again"):
         secureafl.simulation.run.resume_run(tmp_path / "run", 60)
     assert short(linear(), (X, Y), rounds=3).metrics == first.metrics
+
+
+class Wide(nn.Module):
+    """The same weights, and another forward for each power."""
+
+    def __init__(self, power=1):
+        super().__init__()
+        self.layer, self.power = linear(), power
+
+    def forward(self, inputs):
+        return self.layer(inputs) ** self.power
+
+
+class Negative(Wide):
+    def forward(self, inputs):
+        return -self.layer(inputs)
+
+
+Negative.__name__ = Negative.__qualname__ = "Wide"  # as if the script had changed
+
+
+def smoothed(by):
+    return lambda outputs, labels: nn.functional.cross_entropy(outputs, labels, label_smoothing=by)
+
+
+def wrong(outputs, labels):
+    return {"wrong": (outputs.argmax(dim=1) != labels).float().mean()}
+
+
+def slightly_wrong(outputs, labels):
+    return {"wrong": (outputs.argmax(dim=1) != labels).float().mean() / 2}
+
+
+FIRST = {"model": Wide(), "loss": smoothed(0.1), "metrics": wrong}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"loss": smoothed(0.2)}, "loss_checksum"),
+        ({"loss": nn.CrossEntropyLoss()}, "loss_checksum"),
+        ({"metrics": slightly_wrong}, "metrics_checksum"),
+        ({"model": Wide(power=3)}, "module_checksum"),
+        ({"model": Negative()}, "module_checksum"),
+    ],
+)
+@pytest.mark.parametrize("finished", [True, False])
+def test_run_of_another_loss_metric_or_architecture_is_not_gone_on_with(
+    short, tmp_path, changes, said, finished
+):
+    short(data=(X, Y), **FIRST)
+    if not finished:
+        (tmp_path / "run" / "result.json").unlink()
+    with pytest.raises(RunError, match=said) as caught:
+        short(data=(X, Y), **FIRST | changes)
+    assert "other settings" in str(caught.value)
+    assert short(data=(X, Y), **FIRST | {"loss": smoothed(0.1)}).metrics
 
 
 class Pairs(Dataset):
@@ -192,12 +251,13 @@ def test_real_labels_make_a_regression(short):
 
 
 def test_loss_and_metrics_can_be_ones_own(short):
-    def accuracy(outputs, labels):
-        return {"accuracy": (outputs.argmax(dim=1) == labels).float().mean()}
+    def both(outputs, labels):
+        right = (outputs.argmax(dim=1) == labels).float().mean()
+        return {"error": 1 - right, "accuracy": right}
 
     loss = nn.CrossEntropyLoss(label_smoothing=0.1)
-    result = short(linear(), (X, Y), loss=loss, metrics=accuracy)
-    assert [*result.metrics] == ["accuracy"]
+    result = short(linear(), (X, Y), loss=loss, metrics=both)
+    assert [*result.metrics] == ["error", "accuracy"]
     assert result.settings["task"]["loss_name"] == "CrossEntropyLoss"
 
 
@@ -242,6 +302,37 @@ def test_settings_are_given_as_names_tables_or_objects(short):
     assert (training["local_steps"], training["learning_rate"]) == (2, 0.2)
 
 
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({}, (0.05, 32, 1)),
+        ({"defense": None, "learning_rate": 0.2}, (0.2, 32, 1)),
+        ({"training": {"batch_size": 4}, "learning_rate": 0.2}, (0.2, 4, 1)),
+        ({"training": Training(local_steps=2)}, (0.01, 32, 2)),
+        ({"learning_rate": np.float64(0.25), "batch_size": np.int64(8)}, (0.25, 8, 1)),
+    ],
+)
+def test_training_is_what_was_told_wherever_it_was_told(short, changes, found):
+    training = short(linear(), (X, Y), **changes).settings["training"]
+    assert (training["learning_rate"], training["batch_size"], training["local_steps"]) == found
+
+
+def test_numbers_of_numpy_are_taken(short):
+    given = {"clients": np.int32(3), "rounds": np.int64(4), "seed": np.uint8(5)}
+    assert short(linear(), (X, Y), **given).summary["seed"] == 5
+
+
+@dataclass(frozen=True)
+class Mine(secureafl.partitions.ByRecording):
+    """A partition of one's own."""
+
+
+def test_own_partition_may_look_at_the_origin(short):
+    result = short(linear(), (X, Y), (X, Y), origin=np.arange(60) % 3, partition=Mine())
+    held = secureafl.runs.layout.read_json(result.path / "holdings.json")["clients"]
+    assert [sum(counts) for counts in held] == [20, 20, 20]
+
+
 class Endless(IterableDataset):
     def __iter__(self):
         yield X[0], Y[0]
@@ -262,9 +353,50 @@ class Couple(nn.Module):
 
 
 def frozen():
-    model = linear()
-    model.bias.requires_grad_(False)
-    return model
+    return linear().requires_grad_(False)
+
+
+def embedding(rows=9, **changes):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Embedding(rows, 2, **changes), nn.Flatten(), linear(8))
+
+
+class Learning(nn.Module):
+    """A loss with a parameter of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(2))
+
+    def forward(self, outputs, labels):
+        return nn.functional.cross_entropy(self.scale * outputs, labels)
+
+
+class Counting(nn.Module):
+    """Counts its calls, in a number or in a list."""
+
+    def __init__(self, notes):
+        super().__init__()
+        self.layer, self.notes = linear(), notes
+
+    def forward(self, inputs):
+        if isinstance(self.notes, int):
+            self.notes += 1
+        else:
+            self.notes.append(len(self.notes))
+        return self.layer(inputs)
+
+
+class Listed(nn.Module):
+    """Its forward takes the weights from a list."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = linear()
+        self.all = [*self.layer.parameters()]
+
+    def forward(self, inputs):
+        return nn.functional.linear(inputs, self.all[0], self.layer.bias)
 
 
 def small_images():
@@ -276,7 +408,14 @@ MISTAKES = {  # what is given, and what the one line says of it
     "function for a model": (len, (X, Y), "give a torch.nn.Module"),
     "nothing to train": (nn.Flatten(), (X, Y), "no parameters to train"),
     "double precision": (linear().double(), (X, Y), "give model.float()"),
-    "frozen layer": (frozen(), (X, Y), "'bias' is frozen"),
+    "half precision": (linear().half(), (X, Y), "'weight' is torch.float16; give model.float()"),
+    "all frozen": (frozen(), (X, Y), "all its parameters are frozen; unfreeze those"),
+    "counter": (Counting(0), (X, Y), "its forward changes the attribute 'notes'"),
+    "list": (Counting([]), (X, Y), "its forward changes the attribute 'notes'"),
+    "weights cut short": (embedding(max_norm=9.0), (TOKENS, Y), "'0.weight'; leave out max_norm"),
+    "weights in a list": (Listed(), (X, Y), "parameter 'layer.weight' would not be trained"),
+    "sparse gradient": (embedding(sparse=True), (TOKENS, Y), "leave out sparse=True"),
+    "token below 0": (embedding(), (np.where(TOKENS[50] == TOKENS, -1, TOKENS), Y), "from -1 to 8"),
     "two outputs at once": (Couple(), (X, Y), "give a module that gives a tensor"),
     "lazy statistics": (nn.LazyBatchNorm1d(), (X, Y), "call a lazy module once"),
     "wrong size": (linear(5), (X, Y), "refuses inputs of shape (4,)"),
@@ -294,7 +433,12 @@ MISTAKES = {  # what is given, and what the one line says of it
     "texts for labels": (linear(), (X, np.array(["a", "b"])[Y]), "numpy.unique"),
     "real labels, two outputs": (linear(), (X, X[:, 0]), "end it with one output"),
     "classes as floats": (linear(), (X, Y.astype(float)), "labels.astype(int)"),
-    "classes, no column": (nn.Sequential(linear(4, 1), nn.Flatten(0)), (X, Y), "2 classes"),
+    "classes, no column": (
+        nn.Sequential(linear(4, 1), nn.Flatten(0)),
+        (X, Y),
+        "2 classes; for a regression give labels.astype(float)",
+    ),
+    "whole numbers for a regression": (linear(4, 1), (X, Y), "give labels.astype(float)"),
     "not a number": (linear(), (np.where(X[7, 1] == X, np.nan, X), Y), "the first is number 7"),
     "infinite label": (linear(4, 1), (X, np.where(Y, np.inf, 1.0)), "not finite"),
     "nothing": (linear(), (X[:0], Y[:0]), "there are no samples"),
@@ -326,6 +470,100 @@ def test_mistake_is_told_in_one_line_with_its_remedy(short, tmp_path, mistake):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.filterwarnings("default")  # torch only warns of it
+def test_loss_that_would_compare_each_output_with_each_label_is_refused(short):
+    labels = X.sum(axis=1)
+    with pytest.raises(ConfigError, match=r"loss: .*Using a target size .*outputs \(2, 1\) and"):
+        short(linear(4, 1), (X, labels), loss=nn.MSELoss())
+    flat = nn.Sequential(linear(4, 1), nn.Flatten(0))
+    assert short(flat, (X, labels), loss=nn.MSELoss()).metrics
+
+
+def test_metrics_are_tried_on_all_labels_of_the_test(short):
+    def by_class(outputs, labels):
+        assert len(labels.unique()) == 2, "undefined for one class"
+        return {"error": (outputs.argmax(dim=1) != labels).double().mean()}
+
+    order = np.argsort(Y, kind="stable")
+    assert short(linear(), (X[order], Y[order]), (X[order], Y[order]), metrics=by_class).metrics
+
+
+def test_frozen_layers_stay_as_they_are_and_are_no_part_of_an_upload(short):
+    model = nn.Sequential(linear(4, 6), nn.ReLU(), linear(6, 2))
+    model[0].requires_grad_(False)
+    result = short(model, (X, Y), rounds=20)
+    before, after = model.state_dict(), result.model.module.state_dict()
+    moved = [name for name in before if not torch.equal(before[name], after[name])]
+    assert moved == ["2.weight", "2.bias"]
+    assert secureafl.flatten(model).numel() == 14
+
+
+def test_table_made_at_the_first_call_and_kept_is_no_hidden_state(short):
+    class Shifted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.table = linear(), None
+
+        def forward(self, inputs):
+            if self.table is None:
+                self.table = torch.arange(4.0)
+            return self.layer(inputs + self.table)
+
+    assert short(Shifted(), (X, Y)).metrics
+
+
+def test_buffer_of_undefined_numbers_that_stays_is_no_hidden_state(short):
+    model = linear()
+    model.register_buffer("undefined", torch.tensor([torch.nan]))
+    assert short(model, (X, Y)).metrics
+
+
+@pytest.mark.parametrize("where", ["data", "test"])
+@pytest.mark.parametrize("token", [-1, 9])
+def test_token_that_an_embedding_lacks_is_found_wherever_it_is(short, where, token):
+    samples = {"data": (TOKENS, Y), "test": (TOKENS.copy(), Y)}
+    changed = samples[where][0].copy()
+    changed[40, 2] = token
+    samples[where] = changed, Y
+    with pytest.raises(ConfigError, match=f"inputs reach from .*{token}.*number them from 0"):
+        short(embedding(), **samples)
+
+
+class Branching(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = linear()
+
+    def forward(self, inputs):
+        return self.layer(inputs) if inputs.sum().item() > 0 else -self.layer(inputs)
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "said"),
+    [
+        (
+            nn.Sequential(linear(4, 3), nn.BatchNorm1d(3), linear(3)),
+            {"batch_size": 1},
+            "= 2 or more",
+        ),
+        (
+            Branching(),
+            {"training": {"privacy": {"clip": 1.0, "noise": 1.0}}},
+            'do without .item() and branches on tensors, or use unit = "upload"',
+        ),
+    ],
+)
+def test_model_that_a_setting_does_not_suit_is_told_in_one_line(short, model, changes, said):
+    with pytest.raises(ConfigError) as caught:
+        short(model, (X, Y), **changes)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert short(model, (X, Y)).metrics
+
+
+RECORDED = {"partition": "by_recording"}
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -340,13 +578,36 @@ def test_mistake_is_told_in_one_line_with_its_remedy(short, tmp_path, mistake):
         ({"partition": "by_recording"}, "has no recordings"),
         ({"attack": "sign_flp"}, "did you mean 'sign_flip'?"),
         ({"loss": nn.CrossEntropyLoss(reduction="none")}, "give the mean over a batch"),
-        ({"loss": lambda outputs: outputs}, "it gets outputs and labels"),
+        ({"loss": nn.CrossEntropyLoss(reduction="sum")}, "has twice the loss; give the mean"),
+        ({"loss": lambda outputs: outputs}, "it gets outputs (2, 2) and labels (2,)"),
+        ({"loss": lambda outputs, labels: outputs.sum() / 0}, "before the first round; look at"),
+        ({"loss": lambda outputs, labels: outputs.detach().mean()}, "do without .item(), .numpy()"),
+        ({"loss": Learning()}, "its parameter 'scale' would not be trained; put it into the model"),
         ({"metrics": lambda outputs, labels: 1.0}, "gives a dict of numbers"),
+        ({"metrics": lambda outputs, labels: {}}, "it gives an empty dict"),
+        (
+            {
+                "metrics": lambda outputs, labels: {
+                    "right": (outputs.argmax(1) == labels).double().mean()
+                }
+            },
+            "'right' is higher for better outputs; give an error first",
+        ),
         ({"test": (X[:, :3], Y)}, "inputs are (3,), those of data (4,)"),
         ({"test": (X, X[:, 0])}, "labels are torch.float32"),
         ({"test": (TOKENS.astype("uint8"), Y)}, "give both alike"),
-        ({"origin": np.arange(60)}, "cannot be held out of recordings"),
-        ({"origin": np.arange(6), "test": (X, Y)}, "(6,) for 60 training samples"),
+        ({"origin": np.arange(60), **RECORDED}, "cannot be held out of recordings"),
+        ({"origin": np.arange(6), "test": (X, Y), **RECORDED}, "(6,) for 60 training samples"),
+        ({"origin": np.arange(60), "test": (X, Y)}, "the partition 'iid' does not look at it"),
+        ({"learning_rate": 0.3, "training": Training()}, "learning_rate = 0.3: training says it"),
+        ({"batch_size": 8, "training": {"batch_size": 4}}, "batch_size = 8: training says it too"),
+        ({"learning_rate": 0.3, "training": 3}, "give a table of settings"),
+        ({"training": Training}, "give Training(…)"),
+        ({"training": None}, "training = None: give a table of settings"),
+        ({"rounds": None}, "rounds = None: give a whole number"),
+        ({"seed": None}, "seed = None: give a whole number"),
+        ({"attack": None}, "attack = None: give a name, or a table"),
+        ({"origin": [None, "a", 1] * 20, "test": (X, Y), **RECORDED}, "origin: '<' not supported"),
         ({"columns": ("a", "z")}, "which columns"),
     ],
 )

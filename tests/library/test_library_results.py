@@ -15,15 +15,18 @@ from simulation.small import tiny
 
 import secureafl
 from secureafl.core.errors import ConfigError, NoRunError, RunError
-from secureafl.experiment import to_mapping
+from secureafl.experiment import from_mapping, to_mapping
 from secureafl.library import results
+from secureafl.library.notes import notes_before
 from secureafl.runs.events import read_events
+from secureafl.simulation.run import open_run
 from secureafl.sweep.cells import Update
 from secureafl.sweep.local import _without_main
 from secureafl.sweep.tally import RunProgress
 from secureafl.toml import write_toml
 
 SETTINGS = {**to_mapping(tiny(rounds=24)), "threads": 1, "evaluation": {"every": 8, "late": 2}}
+TWO_ROUNDS = {**SETTINGS, "rounds": 2, "defense": "async_sgd"}  # which steps from the first one on
 
 
 @pytest.fixture(scope="module")
@@ -98,13 +101,13 @@ def test_run_that_is_finished_is_not_run_again_and_another_is_refused(result):
 
 def test_run_goes_to_a_new_folder_below_runs_unless_told(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    names = [secureafl.run({**SETTINGS, "rounds": 2}).path.as_posix() for _ in range(2)]
+    names = [secureafl.run(TWO_ROUNDS).path.as_posix() for _ in range(2)]
     assert names[1] == f"{names[0]}-2"
     assert names[0].startswith("runs/reference.tiny_task.TinyTask-")
 
 
 def test_progress_is_told_with_the_memory_it_takes(tmp_path, capsys):
-    secureafl.run({**SETTINGS, "rounds": 2}, tmp_path / "run", progress=True)
+    secureafl.run(TWO_ROUNDS, tmp_path / "run", progress=True)
     err = capsys.readouterr().err
     assert "memory: about" in err
     assert "round 2/2" in err
@@ -113,7 +116,7 @@ def test_progress_is_told_with_the_memory_it_takes(tmp_path, capsys):
 def test_run_in_a_thread_of_its_own_works(tmp_path):
     found = []
     thread = threading.Thread(
-        target=lambda: found.append(secureafl.run({**SETTINGS, "rounds": 2}, tmp_path / "run"))
+        target=lambda: found.append(secureafl.run(TWO_ROUNDS, tmp_path / "run"))
     )
     thread.start()
     thread.join()
@@ -166,6 +169,29 @@ def test_what_is_no_experiment_is_refused_in_one_line(given, said, tmp_path):
         ),
         (lambda: secureafl.compare(SETTINGS, seeds=3), "seeds = 3: give a list, such as [3]"),
         (lambda: secureafl.run_grid(SETTINGS, {"seed": 1}), "axes.seed = 1: give a list"),
+        (
+            lambda: secureafl.run_grid(SETTINGS, ["seed"]),
+            "axes = ['seed']: give a mapping, such as",
+        ),
+        (
+            lambda: secureafl.run_grid(SETTINGS, {"seed": [0]}, "no/out", engine="dask"),
+            "engine = 'dask': choose one of 'local', 'ray', 'slurm'",
+        ),
+        (
+            lambda: secureafl.run_grid(SETTINGS, {"seed": [0]}, "no/out", workers=-1),
+            "workers = -1: give 0 (as many as fit) or a number",
+        ),
+        (
+            lambda: secureafl.run_grid(SETTINGS, {"seed": [0]}, "no/out", workers="2"),
+            "workers = '2': give 0",
+        ),
+        (
+            lambda: secureafl.run(SETTINGS, "no/out", checkpoint_seconds="60"),
+            "checkpoint_seconds = '60': give a number",
+        ),
+        (lambda: secureafl.from_mapping(None), "settings = None: give a table of settings"),
+        (lambda: secureafl.from_mapping({3: 4}), "unknown setting '3'"),
+        (lambda: next(secureafl.simulate(SETTINGS)), "give an Experiment; from_mapping and"),
     ],
 )
 def test_value_of_another_type_is_refused_in_one_line(call, said):
@@ -175,14 +201,55 @@ def test_value_of_another_type_is_refused_in_one_line(call, said):
     assert "\n" not in str(caught.value)
 
 
+def test_experiment_is_read_from_a_path_in_a_text(tmp_path):
+    (tmp_path / "mine.toml").write_text("clients = 7")
+    assert secureafl.read_experiment(str(tmp_path / "mine.toml")).clients == 7
+
+
+def test_seeds_of_numpy_are_those_of_python(tmp_path, monkeypatch):
+    monkeypatch.setattr("secureafl.library.running.find_engine", lambda name: fails_once)
+    found = secureafl.compare(TWO_ROUNDS, seeds=np.arange(2, 4), out=tmp_path / "runs")
+    assert [run.name for run in found] == ["seed2", "seed3"]
+    assert [run.summary["seed"] for run in found] == [2, 3]
+
+
 def test_numbers_of_numpy_are_numbers_too():
     assert secureafl.Experiment(seed=np.int64(3), malicious=np.float64(0.2)).num_malicious == 0
 
 
 def test_majority_of_malicious_clients_is_warned_of(tmp_path):
-    wrong = {**SETTINGS, "attack": "gaussian", "malicious": 1.0, "rounds": 1}
+    wrong = {**TWO_ROUNDS, "attack": "gaussian", "malicious": 1.0}
     with pytest.warns(UserWarning, match="clients are malicious; a defence that goes by"):
         secureafl.run(wrong, tmp_path / "run")
+
+
+def test_share_that_is_nobody_is_told_where_an_attack_is_named(tmp_path):
+    small = {**TWO_ROUNDS, "attack": "gaussian", "clients": 6, "malicious": 0.05}
+    said = "malicious = 0.05 of 6 clients is nobody, so nothing is attacked; give a larger share"
+    with pytest.warns(UserWarning, match=said):
+        secureafl.run(small, tmp_path / "run")
+    fair = [{**small, "malicious": 0}, {**small, "malicious": 1}, {**small, "attack": "none"}]
+    assert notes_before(map(from_mapping, fair)) == []
+    majority = {**small, "malicious": 6}
+    several = notes_before(map(from_mapping, [*fair, small, small, majority]))
+    assert [said in note for note in several] == [False, True]
+
+
+@pytest.mark.parametrize("clients", [3, 12])
+def test_model_that_never_moved_is_told_whenever_the_result_is_taken(tmp_path, clients):
+    waits = {**TWO_ROUNDS, "defense": {"kind": "fed_buff", "buffer_size": 9}, "clients": clients}
+    said = "the model is as it began: 2 of 2 uploads were accepted, and fed_buff made no step"
+    for _ in range(2):
+        with pytest.warns(UserWarning, match=said):
+            secureafl.run(waits, tmp_path / "run")
+
+
+def test_model_that_never_moved_is_told_with_its_cell_of_a_grid(tmp_path, monkeypatch):
+    monkeypatch.setattr("secureafl.library.running.find_engine", lambda name: fails_once)
+    buffers = {"defense.buffer_size": [1, 9]}
+    with pytest.warns(UserWarning, match=r"^buffer_size9: the model is as it began") as told:
+        secureafl.run_grid({**TWO_ROUNDS, "defense": "fed_buff"}, buffers, tmp_path / "some")
+    assert len(told) == 1
 
 
 def test_misspelt_name_of_the_package_is_told_with_one_like_it():
@@ -242,7 +309,7 @@ def fails_once(cells, out, workers, checkpoint_seconds, apart=False):
         if experiment.seed == 1:
             yield Update(name, RunProgress(), "failed", "no luck")
             continue
-        secureafl.run(experiment, out / name)
+        assert list(open_run(experiment, out / name, 60.0))
         yield Update(name, RunProgress(), "finished")
 
 
@@ -255,7 +322,7 @@ def test_runs_of_a_grid_are_drawn_together_and_one_that_failed_is_named(tmp_path
     assert "gaussian" in repr(found)
     with pytest.raises(KeyError, match="async_sgd-none-seed0"):
         found["another"]
-    settings = {**SETTINGS, "rounds": 2}
+    settings = TWO_ROUNDS
     with pytest.raises(RunError, match="seed1: no luck; 1 of 2 runs are finished"):
         secureafl.run_grid(settings, {"seed": [0, 1]}, tmp_path / "seeds")
 

@@ -1,12 +1,18 @@
 """What every partition owes, and what the plain ones do."""
 
+import dataclasses
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from simulation.small import tiny
 
 from secureafl.core.errors import ConfigError
 from secureafl.partitions import PARTITIONS, ByRecording, Dirichlet, Iid
+from secureafl.partitions.shards import Shards
+from secureafl.simulation.simulator import Simulation
 
 for_every_partition = pytest.mark.parametrize("kind", PARTITIONS)
 LABELS = np.arange(1200) % 10
@@ -91,3 +97,53 @@ def test_group_of_a_client_is_its_main_label():
 def test_concentration_out_of_range_is_refused(concentration):
     with pytest.raises(ConfigError, match="concentration"):
         Dirichlet(concentration)
+
+
+@dataclass(frozen=True)
+class Own:
+    """A partition of the user's own, which deals what it is told."""
+
+    dealt: object
+
+    def deal(self, labels, num_clients, rng, origin=None):
+        return self.dealt
+
+
+GROUP = np.zeros(3, int)
+WRONG = {  # what three clients are dealt, and what is said of it
+    "pair": (([[0], [1], [2]], GROUP), "it deals a tuple; give secureafl.Shards(rows, group)"),
+    "nothing": (None, "it deals a NoneType"),
+    "too few": (
+        Shards([[0], [1]], GROUP),
+        "it deals 2 shards; give an array of rows for each of 3",
+    ),
+    "empty client": (Shards([[0], [], [2]], GROUP), "client 1 have the shape (0,)"),
+    "matrix": (Shards([[0], [[1]], [2]], GROUP), "client 1 have the shape (1, 1)"),
+    "mask": (Shards([[True] * 90] * 3, GROUP), "client 0 are bool; give indices"),
+    "real": (Shards([[0.0], [1], [2]], GROUP), "client 0 are float64"),
+    "too large": (
+        Shards([[0], [1], [90]], GROUP),
+        "rows reach from 0 to 90; number the 90 samples",
+    ),
+    "negative": (Shards([[0], [1], [-1]], GROUP), "rows reach from -1 to 1"),
+    "twice": (Shards([[0, 4], [1], [4]], GROUP), "row 4 is dealt 2 times; deal each"),
+    "groups": (Shards([[0], [1], [2]], GROUP[:2]), "it gives 2 groups from 0"),
+    "negative group": (Shards([[0], [1], [2]], GROUP - 1), "it gives 3 groups from -1"),
+    "no groups": (Shards([[0], [1], [2]], None), "the groups have the shape ()"),
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_own_partition_that_deals_wrongly_is_told_in_one_line(mistake):
+    dealt, said = WRONG[mistake]
+    with pytest.raises(ConfigError) as caught:
+        Simulation(dataclasses.replace(tiny(clients=3), partition=Own(dealt)))
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_own_partition_may_give_lists_and_leave_samples_out():
+    dealt = Shards([[5, 0], [1], [2]], [0, 0, 4])
+    simulation = Simulation(dataclasses.replace(tiny(clients=3), partition=Own(dealt)))
+    simulation.advance()
+    assert simulation.holdings == [[1, 0, 1], [0, 1, 0], [0, 0, 1]]

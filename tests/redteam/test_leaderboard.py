@@ -145,7 +145,7 @@ def changed(path, value):
         ("plan.base.defense.kind", "museum", "cannot be asked for today .*museum"),
         ("plan.held_out", [101, 102], "fewer than 3 held-out seeds"),
         ("plan.held_out", [101, 102, 102], "give each held-out seed once"),
-        ("plan.against", "ASR", "against = 'ASR': choose error or asr"),
+        ("plan.against", "ASR", "against = 'ASR': choose one of 'error', 'asr'"),
         ("plan", {}, "cannot be asked for today"),
         ("plan", 3, "its 'plan' is missing"),
         ("command", None, "its 'command' is missing"),
@@ -159,7 +159,11 @@ def changed(path, value):
         ("worst.held_out.seeds.101", "0.4", "its 'worst.held_out' is missing"),
         ("worst.held_out.seeds.101", None, "its 'worst.held_out' is missing"),
         ("without_attack.seeds.103", "diverged", "its 'without_attack' is missing"),
-        ("without_attack.seeds.103", -1.0, "its 'without_attack' is missing"),
+        (
+            "without_attack",
+            {"mean": -1.0, "seeds": {"101": -1.0, "102": -1.0, "103": -1.0}},
+            "its 'without_attack' is missing",
+        ),
     ],
 )
 def test_what_does_not_belong_on_the_leaderboard_is_refused(tmp_path, path, value, said):

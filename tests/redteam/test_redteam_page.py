@@ -44,7 +44,8 @@ def test_page_names_the_worst_attack_and_all_held_out_figures(searched):
 def test_copies_that_were_not_finished_do_not_stop_the_page(searched):
     for name in (".none-short.4711", "notes"):
         (searched / "runs" / name).mkdir(exist_ok=True)
-    (searched / "runs" / ".none-short.4711" / "result.json").write_text("{}")
+    for name in ("experiment.toml", "result.json"):  # without its provenance
+        (searched / "runs" / ".none-short.4711" / name).write_text("{}")
     assert write_redteam(read(searched), searched, searched / "report").is_file()
 
 

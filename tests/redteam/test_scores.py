@@ -39,6 +39,10 @@ def test_where_short_runs_never_learn_their_success_rates_count(tmp_path):
     """A slow rule's models are bad early on without an attack too."""
     scores = scored(tmp_path, (0.99, 0.7), without_attack=0.9)
     assert scores.short(SCALING) == 0.7
+    write_result(
+        tmp_path / "runs" / cell_name(SCALING, "longer"), tiny_plan().longer(SCALING), math.inf
+    )
+    assert scores.longer(SCALING) == 0, "what diverged is no good in any case"
     for seed in scores.held_out_runs(SCALING):
         run = scores.held_out_runs(SCALING)[seed]
         write_result(run, tiny_plan().full(SCALING, seed), (0.99, 0.7))

@@ -309,7 +309,7 @@ def test_folder_with_something_else_is_refused(tmp_path):
     ("changes", "said"),
     [
         ({"budget": 0}, "budget = 0: give 1 attack"),
-        ({"against": "ASR"}, "against = 'ASR': choose error or asr"),
+        ({"against": "ASR"}, "against = 'ASR': choose one of 'error', 'asr'"),
         ({"held_out": (5, 6, 5)}, "give each held-out seed once"),
         ({"held_out": (5, -6)}, "seed = -6: give 0 or more"),
         ({"held_out": (5, 2**63)}, "seed = 9223372036854775808"),

@@ -8,6 +8,7 @@ from report.run_folders import default_result
 from secureafl.core.errors import RunError
 from secureafl.report.artefact import Brief, write_artefact
 from secureafl.report.cells import Cell, Sheet, Spread, cell_of, compare_with_paper
+from secureafl.runs.origin import origin_of
 
 ATTACKS = ["none", "scaling", "gaussian", "sign_flip"]
 
@@ -141,11 +142,53 @@ def test_diverged_run_makes_the_cell_diverge(make_run):
     assert not found.at_or_below_paper
 
 
-def test_damaged_result_is_named(make_run):
+@pytest.mark.parametrize(
+    "result",
+    [
+        '{"metrics": {"ter": 3}}',
+        '{"metrics": [1]}',
+        '{"metrics": {"ter": {"late_mean": Infinity}}, "uploads": {}}',
+        '{"metrics": {"ter": {"late_mean": 1%s}}}' % ("0" * 400),
+        '{"metrics": {}, "uploads": {"honest": {"share": 1%s}}}' % ("0" * 400),
+    ],
+)
+def test_damaged_result_is_named(make_run, result):
     path = make_run("a")
-    (path / "result.json").write_text('{"metrics": {"ter": 3}}')
-    with pytest.raises(RunError, match="damaged result"):
+    (path / "result.json").write_text(result)
+    with pytest.raises(RunError, match=r"a: damaged result.*delete the folder"):
+        cell_of([make_run("b"), path], {})
+
+
+def test_results_of_other_figures_are_not_averaged(make_run):
+    one, other = make_run("a"), make_run("b", result=default_result(ter=0.1, asr=0.2))
+    with pytest.raises(
+        RunError, match=r"b: damaged result.json \(has ter, asr, another seed ter\)"
+    ):
+        cell_of([one, other], {})
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, r'{"task": "\udcff"}'])
+def test_result_that_nobody_can_read_or_write_is_named(make_run, content):
+    path = make_run("a")
+    (path / "result.json").write_text(content)
+    with pytest.raises(RunError, match=r"result\.json: cannot be read.*delete the folder"):
         cell_of([path], {})
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("provenance.json", '{"sessions": null}'),
+        ("provenance.json", '{"sessions": ["x"]}'),
+        ("result.json", '{"seconds": null}'),
+        ("result.json", '{"seconds": 1%s}' % ("0" * 400)),
+    ],
+)
+def test_damaged_origin_is_named(make_run, name, content):
+    path = make_run("a")
+    (path / name).write_text(content)
+    with pytest.raises(RunError, match=f"{name}: damaged"):
+        origin_of([make_run("b"), path])
 
 
 def test_every_table_comes_as_csv_and_latex(brief, tmp_path):

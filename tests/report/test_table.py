@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from secureafl.cli.app import app
 from secureafl.core.errors import ConfigError, RunError
 from secureafl.report.export import write_table
+from secureafl.report.formatting import NOTHING
 from secureafl.report.table import make_table, parse_axis, read_sources
 
 
@@ -103,6 +104,32 @@ def test_runs_that_differ_in_more_than_their_seed_are_not_averaged(make_run):
     folder = make_run("many", rounds=9, result=result(0.1)).parent
     with pytest.raises(ConfigError, match="few and many differ in rounds; name what differs"):
         made(folder)
+
+
+def test_nor_are_runs_of_several_seeds_that_differ_in_more(make_run):
+    make_run("few", seed=1, rounds=8, result=result(0.1))
+    folder = make_run("many", seed=2, rounds=9, result=result(0.1)).parent
+    with pytest.raises(ConfigError, match="few and many differ in rounds; name what differs"):
+        made(folder)
+
+
+def test_where_seeds_were_run_does_not_keep_them_apart(make_run):
+    for seed, device in enumerate(("cpu", "cuda")):
+        path = make_run(device, seed=seed, result=result(0.1))
+        text = (path / "experiment.toml").read_text()
+        (path / "experiment.toml").write_text(f'device = "{device}"\n{text}')
+    assert "| gaussian | 0.100 ± 0.000 |" in made(path.parent)
+
+
+def test_run_whose_settings_say_nothing_is_a_row_of_its_own(make_run):
+    folder = make_run("a", seed='"x"', result=result(0.1)).parent
+    path = make_run("b", result=result(0.2))
+    (path / "experiment.toml").write_text("")
+    rows = made(folder, ("defense",), show="origin").splitlines()[2:]
+    assert [row.split(" | ")[:2] for row in rows] == [
+        ["| secure_afl", "x"],
+        [f"| {NOTHING}", NOTHING],
+    ]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import pytest
 import torch
 from simulation import small
 
+from secureafl.core.errors import RunError
 from secureafl.core.random import numpy_generator
 from secureafl.defenses.secure_afl import estimates
 from secureafl.reproduce import estimation
@@ -97,3 +98,15 @@ def test_page_averages_each_window_over_its_rounds(tmp_path):
     assert cells["an upload", "400-500"].comparison == "missing"
     assert cells["the whole local gradient", "200-300"].comparison == "worse", "it diverged"
     assert brief.sheets[0].rows == ["an upload", "the whole local gradient"], "older runs"
+
+
+@pytest.mark.parametrize(
+    "line", [b"{", b"\xff", b"[" * 100_000, b"[1]", b"{}", b'{"round": 20, "upload": "0.5"}']
+)
+def test_damaged_errors_are_named_with_a_remedy(tmp_path, line):
+    run = tmp_path / "seed0"
+    run.mkdir()
+    (run / "result.json").write_text("{}")
+    (run / "estimation.jsonl").write_bytes(b'{"round": 20, "upload": 0.5}\n' + line + b"\n")
+    with pytest.raises(RunError, match=r"estimation\.jsonl: .*; delete the run"):
+        estimation.estimation_brief(Request("estimation-error", seeds="0"), tmp_path)

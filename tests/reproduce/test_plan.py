@@ -1,12 +1,18 @@
+import dataclasses
+import json
+
 import pytest
+from report.run_folders import default_result
 
 from secureafl.aggregators import Mean, Median
 from secureafl.attacks import Dba, Gaussian, Pgd, Scaling
 from secureafl.core.errors import ConfigError
 from secureafl.defenses import SecureAfl
+from secureafl.experiment import to_mapping
 from secureafl.paper.tables import main_table
 from secureafl.reproduce.artefacts import ARTEFACTS, ESTIMATION
 from secureafl.reproduce.plan import Request, brief_for, grid_for, warnings_of
+from secureafl.toml import write_toml
 
 
 @pytest.mark.parametrize("name", [*ARTEFACTS, ESTIMATION])
@@ -136,3 +142,19 @@ def test_figures_show_the_main_tables_figure_at_its_own_setting_only(tmp_path):
     assert cells["secure_afl", "10"].paper == {"ter": 0.13}
     assert cells["secure_afl", "20"].paper == {}
     assert brief.curves
+
+
+def test_page_says_which_runs_were_made_for_something_else(tmp_path):
+    made = Request("main", seeds="0", rounds=5, device="cpu", attacks=("none",))
+    for name, cell in grid_for(made).cells().items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "experiment.toml").write_text(write_toml(to_mapping(cell)))
+        (tmp_path / name / "provenance.json").write_text("{}")
+        (tmp_path / name / "result.json").write_text(json.dumps(default_result(ter=0.2)))
+    again = dataclasses.replace(made, device="")
+    assert brief_for(again, tmp_path).warnings == ["5 rounds instead of the paper's 20,000."]
+    (warning,) = brief_for(Request("main", seeds="0"), tmp_path).warnings
+    assert warning == (
+        "9 of 9 runs have other settings than this page says "
+        "(async_sgd-none-seed0: rounds is 5 there and 20000 here)."
+    )

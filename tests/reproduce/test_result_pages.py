@@ -84,6 +84,14 @@ def test_page_of_defences_has_all_of_them():
     assert [name for name in others if f"| {name} | 0" not in text] == []
 
 
+@pytest.mark.parametrize("task", ["cifar10", "cifar100", "udacity"])
+def test_page_of_tasks_leaves_no_attack_out(task, tmp_path):
+    text = (DOCS / "results/tasks.md").read_text()
+    cells = unpack(f"main-{task}", tmp_path).glob("trust_clipping-*")
+    attacks = {cell.name.split("-")[1] for cell in cells}
+    assert [name for name in attacks if f"| {task} | {name} |" not in text] == []
+
+
 def stored(name, folder):
     """The experiments of an archive, by cell; a setting that was added since has its default."""
     cells = unpack(name, folder)

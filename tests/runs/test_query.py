@@ -97,6 +97,14 @@ def test_folder_without_runs_and_damaged_run_are_refused(make_run, tmp_path):
         results_table([tmp_path])
 
 
+@pytest.mark.parametrize("digits", [20, 60])
+def test_number_that_no_table_holds_is_damage(make_run, tmp_path, digits):
+    make_run("whole")
+    make_run("a", result={**default_result(), "steps": 10**digits})
+    with pytest.raises(RunError, match=r"a: damaged \(steps is a number of"):
+        results_table([tmp_path])
+
+
 def test_real_run_gives_the_same_figures_as_its_events(tmp_path):
     from simulation.small import tiny
 

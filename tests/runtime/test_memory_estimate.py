@@ -50,6 +50,49 @@ def test_run_that_would_not_fit_is_refused_before_its_state_is_made(monkeypatch)
     assert "\n" not in str(caught.value)
 
 
+def test_gradients_that_an_attack_may_know_are_counted():
+    def known(attack):
+        return Simulation(tiny(attack=attack)).memory.attack
+
+    assert known("sign_flip") == 0
+    assert known("alie") == 6 * 4 * flatten(tiny().task.model()).numel()
+
+
+def test_schedule_that_would_not_fit_is_refused_before_anything_is_drawn_or_loaded(monkeypatch):
+    monkeypatch.setattr(memory, "free_memory", lambda: 12 * 300)
+    made = tiny()
+    monkeypatch.setattr(type(made.task), "load", lambda self: pytest.fail("loaded"))
+    said = r"rounds = 1000000: the schedule needs about \d+ MB of memory, .*; give fewer rounds"
+    with pytest.raises(ConfigError, match=said) as caught:
+        Simulation(tiny(rounds=10**6))
+    assert "\n" not in str(caught.value)
+
+
+def test_table_of_gradients_that_would_not_fit_is_refused_before_it_is_made(monkeypatch):
+    wanted = Simulation(tiny(attack="alie")).memory
+    monkeypatch.setattr(memory, "refuse_too_long", lambda made: None)
+    monkeypatch.setattr(memory, "free_memory", lambda: wanted.total - 1)
+    monkeypatch.setattr(
+        "secureafl.simulation.simulator.Attackers", lambda *parts: pytest.fail("made")
+    )
+    with pytest.raises(ConfigError, match="of memory"):
+        Simulation(tiny(attack="alie"))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ((3, 2, 1), "the defence with its clients needs .*; .* a defence that remembers less"),
+        ((2, 3, 1), "the model needs"),
+        ((2, 1, 3), "what the attack knows of the clients needs .*; .* an attack that knows less"),
+    ],
+)
+def test_what_needs_most_is_named(sizes, said, monkeypatch):
+    monkeypatch.setattr(memory, "free_memory", lambda: 1)
+    with pytest.raises(ConfigError, match=said):
+        memory.refuse_too_large(memory.MemoryEstimate(*sizes), torch.device("cpu"))
+
+
 def test_free_memory_is_that_of_the_machine_or_of_the_container(tmp_path, monkeypatch):
     monkeypatch.setattr(host, "_MEMINFO", tmp_path / "meminfo")
     monkeypatch.setattr(host, "_CGROUP", tmp_path)

@@ -9,6 +9,7 @@ from sweep.small_grid import DYING, contents, run_here, tiny_grid
 
 from secureafl.core.errors import LockedError
 from secureafl.experiment import to_mapping
+from secureafl.runs import folder
 from secureafl.runs.folder import RunFolder
 from secureafl.simulation.run import open_run
 from secureafl.sweep import local
@@ -232,3 +233,24 @@ def test_cell_waits_for_the_process_that_is_at_it(tmp_path, monkeypatch):
     while cell.turn():
         pass
     assert (ends[-1].state, ends[-1].progress.round) == ("finished", experiment.rounds)
+
+
+def test_cell_that_another_sweep_begins_at_the_same_moment_is_left_to_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("secureafl.sweep.cells._LOCKED_SECONDS", 0.01)
+    (experiment,) = tiny_grid().cells().values()
+    begun, refuse_taken = [], folder.refuse_taken
+
+    def begin_first(path):
+        if not begun:
+            begun.append(None)
+            begun[0] = open_run(experiment, path, 60.0)
+        refuse_taken(path)
+
+    monkeypatch.setattr(folder, "refuse_taken", begin_first)
+    ends = []
+    cell = RunningCell(Task("run", to_mapping(experiment), tmp_path / "run"), 60.0, ends.append)
+    assert all(cell.turn() for _ in range(20))
+    assert [*begun[0]]
+    while cell.turn():
+        pass
+    assert {end.state for end in ends} == {"running", "finished"}

@@ -80,6 +80,22 @@ def test_the_papers_cnn_has_one_in_float32(on_gpu):
     assert found(Udacity(), task.model(), (2, 1, 28, 28)) is None  # a loss it does not know
 
 
+def frozen_cnn():
+    model = FashionMnist().model()
+    next(model.parameters()).requires_grad_(False)
+    return model
+
+
+def test_with_a_frozen_layer_the_papers_cnn_is_left_to_autograd():
+    model, images = frozen_cnn(), torch.zeros(2, 1, 28, 28)
+    assert found(FashionMnist(), model, images.shape) is None
+    assert faster.fast_outputs(model, flatten(model), images) is None
+
+
+def test_with_a_frozen_layer_a_gpu_leaves_it_to_autograd_too(on_gpu):
+    assert found(FashionMnist(), frozen_cnn(), (2, 1, 28, 28)) is None
+
+
 @pytest.mark.parametrize("mixed", [False, True])
 def test_resnet_has_one_with_the_loss_of_its_task(on_gpu, mixed):
     task = Cifar10()

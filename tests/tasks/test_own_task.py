@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from data_files import write_udacity
@@ -108,6 +109,74 @@ def test_data_set_of_any_kind_is_read_once():
     assert data.pixel_std[1] == 1  # a column that never changes
 
 
+@dataclass(frozen=True)
+class Mistaken(Tokens):
+    """`kind = "tasks.test_own_task:Mistaken"`: a model or a metric that cannot be used."""
+
+    what: str = ""
+
+    def model(self):
+        return MODELS.get(self.what, super().model)()
+
+    def metrics(self, outputs, labels):
+        name = "accuracy" if self.what == "score" else "ter"
+        found = super().metrics(outputs, labels)["ter"]
+        return {name: 1 - found if self.what == "score" else found}
+
+
+def embedding(rows=5, outputs=2, **changes):
+    return nn.Sequential(nn.Embedding(rows, 8, **changes), nn.Flatten(), nn.Linear(32, outputs))
+
+
+def half_frozen():
+    model = embedding()
+    model[0].requires_grad_(False)
+    return model
+
+
+class Pair(nn.Sequential):
+    def forward(self, inputs):
+        return super().forward(inputs), None
+
+
+MODELS = {
+    "half": lambda: embedding().half(),
+    "frozen": lambda: embedding().requires_grad_(False),
+    "lazy": lambda: nn.Sequential(nn.Embedding(5, 8), nn.Flatten(), nn.LazyLinear(2)),
+    "few rows": lambda: embedding(rows=4),
+    "few outputs": lambda: embedding(outputs=1),
+    "pair": lambda: Pair(*embedding()),
+    "max_norm": lambda: embedding(max_norm=1.0),
+    "half is frozen": half_frozen,
+}
+SAID = {
+    "half": "'0.weight' is torch.float16; give model.float()",
+    "frozen": "all its parameters are frozen; unfreeze those that are to train",
+    "lazy": "it has lazy layers; call it on a batch",
+    "few rows": "inputs reach from 0 to 4; number them from 0",
+    "few outputs": "loss: IndexError: Target 1 is out of bounds",
+    "pair": "its output is of type tuple",
+    "max_norm": "changes the weights '0.weight'; leave out max_norm",
+    "score": "'accuracy' is higher for better outputs",
+}
+
+
+@pytest.mark.parametrize("what", SAID)
+def test_own_task_that_cannot_be_trained_is_refused_in_one_line(what):
+    made = tiny(task={"kind": "tasks.test_own_task:Mistaken", "what": what})
+    with pytest.raises(ConfigError) as caught:
+        Simulation(made)
+    assert SAID[what] in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_frozen_layers_of_an_own_task_are_no_part_of_the_vector():
+    made = tiny(task={"kind": "tasks.test_own_task:Mistaken", "what": "half is frozen"})
+    simulation = Simulation(made)
+    run(simulation)
+    assert len(simulation.weights) == 32 * 2 + 2
+
+
 GOOD = (torch.zeros(3, 2), torch.tensor([0, 1, 0]))
 
 
@@ -127,6 +196,40 @@ def test_tensors_that_are_no_data_set_are_refused_in_one_line(samples, said):
         with pytest.raises(DataError, match=said) as caught:
             from_tensors(*pair, "mine")
         assert "\n" not in str(caught.value)
+
+
+ARRAYS = (np.zeros((3, 2), np.float32), np.array([0, 1, 0]))
+
+
+@pytest.mark.parametrize(
+    ("samples", "said"),
+    [
+        (ARRAYS, "of type ndarray and ndarray; give two tensors; secureafl.from_datasets takes"),
+        ((GOOD[0], [0, 1, 0]), "of type Tensor and list"),
+        (GOOD[0], "of type Tensor; give two tensors"),
+        ((*GOOD, GOOD[1]), "of type Tensor and Tensor and Tensor; give two"),
+    ],
+)
+def test_what_is_no_pair_of_tensors_is_refused_with_what_takes_it(samples, said):
+    for pair, part in (((samples, GOOD), "training"), ((GOOD, samples), "test")):
+        with pytest.raises(DataError, match=rf"^mine, {part} samples: {said}"):
+            from_tensors(*pair, "mine")
+    read = from_datasets(ARRAYS, ARRAYS, "mine")
+    assert torch.equal(read.train_labels, GOOD[1])
+
+
+@pytest.mark.parametrize(
+    ("origin", "said"),
+    [
+        (np.arange(3), "ndarray for 3 training samples; give a tensor"),
+        (torch.arange(2), r"torch.int64 \(2,\) for 3"),
+        (torch.rand(3), r"torch.float32 \(3,\) for 3"),
+    ],
+)
+def test_origin_that_is_no_whole_number_for_each_sample_is_refused(origin, said):
+    with pytest.raises(DataError, match=rf"^mine: train_origin is {said}"):
+        from_tensors(GOOD, GOOD, "mine", origin)
+    assert from_tensors(GOOD, GOOD, "mine", torch.arange(3)).train_origin is not None
 
 
 @pytest.fixture

@@ -79,8 +79,8 @@ def test_fit_tells_callbacks(tmp_path):
     told = Listener()
     samples = torch.rand(20, 4), torch.arange(20) % 2
     model = torch.nn.Linear(4, 2)
-    secureafl.fit(model, samples, clients=2, rounds=3, out=tmp_path / "run", callbacks=[told])
-    assert told.ended["run"]["rounds"] == 3
+    secureafl.fit(model, samples, clients=2, rounds=4, out=tmp_path / "run", callbacks=[told])
+    assert told.ended["run"]["rounds"] == 4
 
 
 def write(path, rounds):

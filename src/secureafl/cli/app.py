@@ -329,12 +329,12 @@ def _trackers(names: list[Tracking] | None) -> list[Any]:
 
 def _follow(recording: Any, quiet: bool, as_json: bool, callbacks: list[Any]) -> None:
     """Show a run's progress to its end, or stop it cleanly when asked to."""
-    from secureafl.cli.screen import clock, note_majority
+    from secureafl.cli.screen import clock, print_notes
     from secureafl.library.running import follow
 
     path = recording.folder.path
     if not quiet:
-        note_majority([recording.simulation.experiment])
+        print_notes([recording.simulation.experiment])
     if not follow(recording, quiet, callbacks):
         print(f"stopped; go on with: secureafl resume {path}", file=sys.stderr)
         raise typer.Exit(130)
@@ -346,6 +346,7 @@ def _follow(recording: Any, quiet: bool, as_json: bool, callbacks: list[Any]) ->
 
 def _say_result(path: Path, quiet: bool, as_json: bool) -> None:
     from secureafl.cli.screen import print_comparison
+    from secureafl.library.notes import note_after
     from secureafl.runs.layout import RESULT, read_json
 
     result = read_json(path / RESULT)
@@ -353,6 +354,8 @@ def _say_result(path: Path, quiet: bool, as_json: bool) -> None:
         print(json.dumps({**result, "folder": str(path)}))
     elif not quiet:
         print_comparison([path])
+        if note := note_after(result):
+            print(f"note: {note}", file=sys.stderr)
         print(f"run folder: {path}\nreport:     secureafl report {path}")
 
 

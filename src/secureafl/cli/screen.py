@@ -30,11 +30,11 @@ def runs_in(folders: list[Path]) -> list[Path]:
     return found.runs
 
 
-def note_majority(experiments: Iterable[Experiment]) -> None:
-    """Say so if malicious clients are a majority anywhere."""
-    from secureafl.library.running import majority_note
+def print_notes(experiments: Iterable[Experiment]) -> None:
+    """Say what is odd about experiments that are going to run."""
+    from secureafl.library.notes import notes_before
 
-    if note := majority_note(experiments):
+    for note in notes_before(experiments):
         print(f"note: {note}", file=sys.stderr)
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from secureafl.cli.screen import note_majority, print_comparison
+from secureafl.cli.screen import print_comparison, print_notes
 from secureafl.core.errors import ConfigError
 from secureafl.experiment import Experiment
 from secureafl.library.running import run_cells
@@ -50,7 +50,7 @@ def run_with_progress(
     """
     wanted = {folder / k: cell for folder, cells in tables.items() for k, cell in cells.items()}
     if not quiet:
-        note_majority(wanted.values())
+        print_notes(wanted.values())
     runs, finished = MadeOnce(tables), set[Path]()
     for place in sorted(wanted, key=_progress):
         runs.want(place, wanted[place])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,11 +17,17 @@ if TYPE_CHECKING:
 def layout(model: nn.Module) -> dict[str, tuple[int, ...]]:
     """What lies in the model's flat vector, in this order: shapes by name.
 
-    First the parameters, then the running statistics of batch normalisation: they are part of
-    what is learnt, so they travel in the same vector, and a defence sees them.
+    First the parameters that train, then the running statistics of batch normalisation: they are
+    part of what is learnt, so they travel in the same vector, and a defence sees them. Frozen
+    parameters stay in the module.
     """
-    learnt = {**dict(model.named_parameters()), **_statistics(model)}
+    learnt = {**trained_parameters(model), **_statistics(model)}
     return {name: tuple(value.shape) for name, value in learnt.items()}
+
+
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The model's parameters that are not frozen, by name."""
+    return {name: value for name, value in model.named_parameters() if value.requires_grad}
 
 
 def count_statistics(model: nn.Module) -> int:
@@ -29,12 +36,12 @@ def count_statistics(model: nn.Module) -> int:
 
 
 def flatten(model: nn.Module) -> Float[Tensor, " d"]:
-    """The model's parameters and statistics, in their order, as one new vector.
+    """The model's trained parameters and statistics, in their order, as one new vector.
 
     >>> secureafl.flatten(torch.nn.Linear(4, 3)).shape
     torch.Size([15])
     """
-    learnt = [*model.parameters(), *_statistics(model).values()]
+    learnt = [*trained_parameters(model).values(), *_statistics(model).values()]
     return torch.cat([value.detach().reshape(-1) for value in learnt])
 
 
@@ -51,7 +58,7 @@ def call_flat(model: nn.Module, weights: Float[Tensor, " d"], inputs: Tensor) ->
 
 def named_state(model: nn.Module, weights: Float[Tensor, " d"]) -> dict[str, Tensor]:
     """The `state_dict` of `model` as it is used after training, with all it learnt in a vector."""
-    learnt = [*model.parameters(), *_statistics(model).values()]
+    learnt = [*trained_parameters(model).values(), *_statistics(model).values()]
     pieces = FlatModel(model).trained(weights)
     # By identity: a tensor that two layers share has two names there.
     trained = {id(old): piece.to(old.dtype) for old, piece in zip(learnt, pieces, strict=True)}
@@ -76,7 +83,8 @@ class FlatModel:
         `mixed` is mixed precision: layers compute in bfloat16 where PyTorch finds that safe.
         """
         self.model, self._mixed = model, mixed
-        parameters, statistics = [*model.parameters()], [*_statistics(model).values()]
+        parameters = [*trained_parameters(model).values()]
+        statistics = [*_statistics(model).values()]
         learnt, self._count = [*parameters, *statistics], len(parameters)
         self._shapes = [tuple(value.shape) for value in learnt]
         self._sizes = [value.numel() for value in learnt]
@@ -88,7 +96,8 @@ class FlatModel:
 
     def outputs(self, weights: Float[Tensor, " d"], inputs: Tensor) -> Tensor:
         """What the model says after training."""
-        return self._call(self.trained(weights), inputs, training=False)
+        with self._placed(self.trained(weights), training=False):
+            return self._answer(inputs)
 
     def trained(self, weights: Float[Tensor, " d"]) -> list[Tensor]:
         """The pieces of a flat vector, such that the model can be evaluated with them."""
@@ -102,7 +111,10 @@ class FlatModel:
         self, weights: Float[Tensor, " d"], inputs: Tensor
     ) -> tuple[Tensor, Float[Tensor, " statistics"]]:
         """What the model says while it trains, and how far this batch moves its statistics down."""
-        return self._train(self._pieces(weights), weights, inputs)
+        pieces, statistics = self._writable(self._pieces(weights), weights)
+        with self._placed(pieces, training=True):
+            outputs = self._answer(inputs)
+        return outputs, self._moved(weights, statistics)
 
     def gradient(
         self, weights: Float[Tensor, " d"], inputs: Tensor, loss: Callable[[Tensor], Tensor]
@@ -112,29 +124,36 @@ class FlatModel:
         pieces = self._pieces(weights)
         # Each is a leaf of its own: the way back to the vector they are views of takes longer.
         leaves = [piece.requires_grad_() for piece in pieces[: self._count]]
-        outputs, moved = self._train(pieces, weights, inputs)
-        found = torch.autograd.grad(loss(outputs), leaves, allow_unused=True)
+        pieces, statistics = self._writable(pieces, weights)
+        # Until the way back is gone: checkpointed layers are carried out once more on it.
+        with self._placed(pieces, training=True):
+            outputs = self._answer(inputs)
+            moved = self._moved(weights, statistics)
+            found = torch.autograd.grad(loss(outputs), leaves, allow_unused=True)
         parts = [
             (torch.zeros_like(leaf) if part is None else part).reshape(-1)
             for part, leaf in zip(found, leaves, strict=True)
         ]
         return torch.cat([*parts, torch.zeros_like(moved)] if self._last else parts), moved
 
-    def _train(
-        self, pieces: list[Tensor], weights: Tensor, inputs: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _writable(self, pieces: list[Tensor], weights: Tensor) -> tuple[list[Tensor], Tensor]:
+        """The pieces with statistics that layers may write to, and these in one vector."""
         if not self._last:
-            return self._call(pieces, inputs, training=True), weights[:0]
-        before = weights[-self._last :].detach()
-        after = before.clone()  # layers write to it
-        changing = _views(after, self._sizes[self._count :], self._shapes[self._count :])
-        pieces = [*pieces[: self._count], *changing, *self._spare]
-        return self._call(pieces, inputs, training=True), before - after
+            return pieces, weights[:0]
+        statistics = weights[-self._last :].detach().clone()
+        views = _views(statistics, self._sizes[self._count :], self._shapes[self._count :])
+        return [*pieces[: self._count], *views, *self._spare], statistics
+
+    def _moved(self, weights: Tensor, statistics: Tensor) -> Tensor:
+        """How far down statistics went from where they are in the weights."""
+        return weights[-self._last :].detach() - statistics if self._last else statistics
 
     def _pieces(self, weights: Tensor) -> list[Tensor]:
         return _views(weights, self._sizes, self._shapes)
 
-    def _call(self, pieces: list[Tensor], inputs: Tensor, training: bool) -> Tensor:
+    @contextlib.contextmanager
+    def _placed(self, pieces: list[Tensor], training: bool) -> Iterator[None]:
+        """The model with these pieces for its own tensors."""
         model = self.model
         if model.training != training:
             model.train(training)
@@ -143,10 +162,13 @@ class FlatModel:
             for tensors, name, number in self._places:
                 if number < len(pieces):
                     tensors[name] = pieces[number]
-            return self._mixed_outputs(inputs) if self._mixed else model(inputs)
+            yield
         finally:
             for (tensors, name, _), tensor in zip(self._places, own, strict=True):
                 tensors[name] = tensor
+
+    def _answer(self, inputs: Tensor) -> Tensor:
+        return self._mixed_outputs(inputs) if self._mixed else self.model(inputs)
 
     def _mixed_outputs(self, inputs: Tensor) -> Tensor:
         # Without its cache, which a recorded graph could not fill again.

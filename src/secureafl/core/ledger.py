@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from secureafl.core.setting_types import whole_number
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -36,7 +38,8 @@ class Ledger:
 
     def look_up(self, version: object) -> Tensor | None:
         """The model of that version, or None if no answer to it is expected."""
-        lent = self._lent.get(version) if isinstance(version, int) else None
+        number = whole_number(version)
+        lent = None if number is None else self._lent.get(number)
         return lent.weights if lent else None
 
     def settle(self, version: int) -> None:

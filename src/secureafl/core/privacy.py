@@ -20,6 +20,7 @@ import torch
 
 from secureafl.core.errors import require
 from secureafl.core.random import random_normal
+from secureafl.core.setting_types import settle_types
 from secureafl.linalg.vectors import exact_norm
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Privacy:
     unit: Literal["example", "upload"] = "example"
 
     def __post_init__(self) -> None:
+        settle_types(self)
         require(0 <= self.clip < math.inf, "clip", self.clip, "give 0 (off) or a norm")
         require(0 <= self.noise < math.inf, "noise", self.noise, "give 0 (none) or more")
         remedy = "give clip, a norm above 0: noise without it protects nothing"

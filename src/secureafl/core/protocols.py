@@ -268,9 +268,10 @@ class Partition(Protocol):
         rng: np.random.Generator,
         origin: Int[np.ndarray, " samples"] | None = None,
     ) -> Any:
-        """Rows of each client and the group it belongs to (`partitions.shards.Shards`).
+        """Rows of each client and the group it belongs to (`secureafl.Shards`).
 
-        `origin` says which recording, say, each sample is of, where the task knows.
+        No row may be dealt twice, and no client be left without; rows may be left out. `origin`
+        says which recording, say, each sample is of, where the task knows.
         """
         ...
 

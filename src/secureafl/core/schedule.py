@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from secureafl.core.errors import require
+from secureafl.core.setting_types import settle_types
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -30,6 +31,7 @@ class Schedule:
     final: float = 0.0  # what it falls to
 
     def __post_init__(self) -> None:
+        settle_types(self)
         require(self.warmup >= 0, "warmup", self.warmup, "give 0 (none) or a number of rounds")
         later = self.rounds == 0 or self.rounds > self.warmup
         require(later, "rounds", self.rounds, "give more than warmup, or 0 for those of the run")

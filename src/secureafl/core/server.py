@@ -7,6 +7,7 @@ every check exists once. A driver that need not wait for a GPU calls `Server.rec
 
 from __future__ import annotations
 
+import operator
 import secrets
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -14,9 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from secureafl.core.errors import ConfigError
+from secureafl.core.errors import ConfigError, require
 from secureafl.core.inactivity import forget
 from secureafl.core.ledger import Ledger
+from secureafl.core.protocols import Defense
+from secureafl.core.setting_types import fitted, whole_number
 from secureafl.core.traits import has_trait
 from secureafl.core.trees import choose_state, name_tensors
 from secureafl.core.types import Arrival, Decision, RootData, ServerSnapshot, ServerView
@@ -25,7 +28,7 @@ from secureafl.linalg.vectors import choose, norm
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
-    from secureafl.core.protocols import Defense, ServerOptimizer
+    from secureafl.core.protocols import ServerOptimizer
     from secureafl.core.schedule import Schedule
 
 # No update or step of use is longer. The bound keeps sums, differences and inner products of
@@ -47,7 +50,7 @@ class Upload(NamedTuple):
     3
     """
 
-    client: int
+    client: int  # NumPy's whole numbers, and those of any other library, will do
     version: int  # of the model it answers to, as noted in the ledger's own ticket
     update: object
 
@@ -123,6 +126,7 @@ class Server(NamedTuple):
 
     def start(self, weights: Float[Tensor, " d"]) -> ServerState:
         """State before the first arrival."""
+        self._check(weights)
         if self.root_data is None and has_trait(self.defense, "needs_root_data"):
             name = type(self.defense).__name__
             raise ConfigError(f"{name} needs root data: give Server(..., root_data=...)")
@@ -132,10 +136,24 @@ class Server(NamedTuple):
                 f"client_weighting = 'samples': {name} cannot weigh its clients; {_WEIGHING}"
             )
         with torch.random.fork_rng(devices=[]):
-            seed = secrets.randbits(63) if self.seed is None else self.seed
+            seed = secrets.randbits(63) if self.seed is None else operator.index(self.seed)
             torch.default_generator.manual_seed(seed)
             state = self.defense.init(self.num_clients, weights)
         return ServerState(0, weights, state, Ledger(), self._start_optimizer(weights))
+
+    def _check(self, weights: object) -> None:
+        fitted(Defense, self.defense, "defense")
+        fitted(float, self.learning_rate, "learning_rate")
+        number = whole_number(self.num_clients)
+        right = number is not None and number >= 1
+        require(right, "num_clients", self.num_clients, "give a whole number of clients, 1 or more")
+        form = type(weights).__name__
+        if isinstance(weights, Tensor):
+            if weights.dim() == 1 and weights.is_floating_point():
+                return
+            form = f"{form}, {weights.dtype} {tuple(weights.shape)}"
+        remedy = "give all floats of a model in one row: secureafl.flatten(module)"
+        raise ConfigError(f"weights: of type {form}; {remedy}")
 
     def _start_optimizer(self, weights: Tensor) -> Any:
         return () if self.optimizer is None else self.optimizer.init(self._learnt(weights))
@@ -159,6 +177,7 @@ class Server(NamedTuple):
 
         At each `yield` the engine may still be computing; what is read of it comes after.
         """
+        upload = _with_plain_numbers(upload)
         base, update = state.ledger.look_up(upload.version), upload.update
         reason = self.validate_form(state, upload, base)
         if reason:
@@ -277,6 +296,15 @@ class _AtOnce(NamedTuple):
     ) -> tuple[Decision, ServerState]:
         numbers = (upload.client, state.round - upload.version, state.round)
         return self.server.decide(state, torch.tensor(numbers, device=base.device), update, base)
+
+
+def _with_plain_numbers(upload: Upload) -> Upload:
+    """The upload with its numbers as Python's; what is no whole number stays, to be refused."""
+    client, version = whole_number(upload.client), whole_number(upload.version)
+    return upload._replace(
+        client=upload.client if client is None else client,
+        version=upload.version if version is None else version,
+    )
 
 
 def moved(weights: Float[Tensor, " d"], decision: Decision, rate: float) -> Float[Tensor, " d"]:

@@ -44,6 +44,7 @@ from secureafl.runs.layout import EVENTS, PROVENANCE, read_json
 from secureafl.runtime.clients import Clients
 from secureafl.runtime.devices import ComputeContext, choose_device, on_device
 from secureafl.runtime.events import arrival_event, evaluation_event
+from secureafl.runtime.model_checks import check_model
 from secureafl.runtime.records import (
     adopt_settings,
     describe_session,
@@ -76,7 +77,7 @@ class Coordinator:
         model = seeded_model(made, self.device)
         data = on_device(self._data, self.device)
         self._test = Clients(made.task, data, model, made.scheduled_training)
-        self._test.refuse_hidden_state()
+        check_model(self._test)
         self.layout, self.inputs = layout(model), InputFacts.of(self._data)
         self._server = self._make_server()
         self._state = self._server.start(flatten(model))

@@ -23,6 +23,7 @@ from secureafl.runtime.attackers import Attackers, choose_malicious
 from secureafl.runtime.batches import own_batch
 from secureafl.runtime.clients import Clients
 from secureafl.runtime.devices import ComputeContext, choose_device, on_device
+from secureafl.runtime.model_checks import check_model
 from secureafl.runtime.setup import deal_samples, seeded_model
 from secureafl.settings import short_name
 
@@ -77,7 +78,7 @@ class Trainer:
         self._size = flatten(model).numel()
         data = on_device(data, self._device)
         self._clients = Clients(made.task, data, model, made.scheduled_training)
-        self._clients.refuse_mixing()
+        check_model(self._clients)
         self._attackers = self._make_attackers(client_options.attack is not None)
 
     def _make_attackers(self, all_slots: bool) -> Attackers:

@@ -27,7 +27,7 @@ def export_model(run: Path | str, to: Path | str, module: nn.Module | None = Non
     >>> folder = tempfile.mkdtemp()
     >>> samples = torch.rand(20, 4), torch.arange(20) % 2
     >>> network = torch.nn.Linear(4, 2)
-    >>> result = secureafl.fit(network, samples, clients=2, rounds=3, out=folder + "/run")
+    >>> result = secureafl.fit(network, samples, clients=2, rounds=4, out=folder + "/run")
     >>> path = secureafl.export_model(result.path, folder + "/model.pt")
     >>> sorted(torch.load(path))
     ['inputs', 'mean', 'state_dict', 'std']

@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import inspect
 import math
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,23 +14,27 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.nn.parameter import is_lazy
 
+from secureafl.core.contents import checksum
 from secureafl.core.errors import ConfigError, DataError
-from secureafl.core.flat_model import flatten
+from secureafl.core.protocols import Partition
 from secureafl.core.random import numpy_generator
 from secureafl.core.types import Data
-from secureafl.experiment import Experiment, from_mapping
+from secureafl.experiment import Experiment, Training, from_mapping
 from secureafl.library.results import RunResult
 from secureafl.library.running import Kind, free_folder, run_into, run_name
 from secureafl.library.trial import prepare
-from secureafl.settings import did_you_mean
+from secureafl.partitions import PARTITIONS, ByRecording
+from secureafl.runtime.loss_checks import first_line
+from secureafl.runtime.model_checks import require_trainable
+from secureafl.settings import did_you_mean, short_name
 from secureafl.tasks.arrays import Arrays, Given, root_squared_error, squared_error
 from secureafl.tasks.classification import Classification
 from secureafl.tasks.in_memory import from_tensors
 from secureafl.tasks.samples import Samples, read_samples
 from secureafl.tracking.callback import Callback
 
+_RATES = {"learning_rate": 0.05, "batch_size": 32}  # unless told
 _HELD_OUT = 0.2  # of the samples, where no others are given for the test
 _TESTS = ("test", "validation", "valid")  # what the other part of a data set in parts is called
 
@@ -50,8 +53,8 @@ def fit(
     malicious: int | float = 0.2,
     defense: Kind | None = None,
     partition: Kind = "iid",
-    learning_rate: float = 0.05,
-    batch_size: int = 32,
+    learning_rate: float | None = None,
+    batch_size: int | None = None,
     seed: int = 0,
     loss: Loss | None = None,
     metrics: Metrics | None = None,
@@ -69,7 +72,7 @@ def fit(
     not changed: `result.model` is a trained copy that takes raw inputs.
 
     Args:
-        model: A module with its initial weights; its parameters are float32.
+        model: A module with its initial weights; its parameters are float32, frozen ones stay.
         data: Training samples: `(inputs, labels)` of arrays or tensors, a map-style data set of
             such pairs, a dict of columns, a data frame, a Hugging Face data set; or a dict with
             the parts `train` and `test`. Whole labels are classes, real ones make a regression.
@@ -80,13 +83,15 @@ def fit(
         malicious: A share or a number of the clients; none without an attack.
         defense: What the server does; the default rule unless told.
         partition: How the samples are dealt to clients.
-        learning_rate: Of the server's steps.
-        batch_size: Samples for an upload.
+        learning_rate: Of the server's steps; 0.05, unless here or in `training`.
+        batch_size: Samples for an upload; 32, unless here or in `training`.
         seed: Everything random follows from it, but for the weights, which are the module's.
         loss: Of a batch, from outputs and labels; else cross entropy or the squared error.
-        metrics: By name, from outputs and labels of the test; else the error rate or the RMSE.
+        metrics: By name, from outputs and labels of the test; else the error rate or the RMSE. The
+            first is an error, lower is better: attacks and tables go by it.
         columns: Of a table, the names of the inputs and of the labels.
-        origin: Of each training sample, whose it is, for `partition="by_recording"`.
+        origin: Of each training sample, whose it is, for `partition="by_recording"` or one of
+            your own.
         standardise: Whether inputs are centred and scaled by channel, their second axis; for a
             pretrained module they may have to stay as they are. Bytes are then divided by 255.
         out: The run folder; the same call with it goes on after a stop.
@@ -107,14 +112,16 @@ def fit(
     torch.Size([3, 2])
     """
     named = {"clients": clients, "rounds": rounds, "malicious": malicious, "seed": seed}
-    named |= {"attack": attack, "defense": defense, "partition": partition}
+    named |= {"attack": attack, "partition": partition}
+    named |= {} if defense is None else {"defense": defense}
     rates = {"learning_rate": learning_rate, "batch_size": batch_size}
     experiment = _experiment(named, rates, settings)  # before anything large is read
+    _refuse_unused(origin, experiment.partition)
     module = _checked(model)
-    train, held = _parts(data, test, columns, seed, origin)
-    train, held, outputs = prepare(module, train, held)
+    train, held = _parts(data, test, columns, experiment.seed, origin)
+    train, held = prepare(module, train, held)
     found = _data(train, held, origin, standardise, test is None and not _in_parts(data))
-    task = _task(module, found, outputs, loss, metrics, standardise)
+    task = _task(module, found, loss, metrics, standardise)
     experiment = dataclasses.replace(experiment, task=task)
     path = Path(out) if out is not None else free_folder(Path("runs"), run_name(experiment))
     run_into(experiment, path, progress, 60.0, callbacks)
@@ -127,21 +134,12 @@ def _checked(model: Any) -> nn.Module:
         raise ConfigError(f"model = {model.__name__}: that is the class; give {model.__name__}(…)")
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model: of type {type(model).__name__}; give a torch.nn.Module")
-    for name, value in model.named_parameters():
-        if not value.requires_grad:
-            remedy = "unfreeze it, or make it a buffer"
-            raise ConfigError(f"model: {name!r} is frozen, and all parameters train; {remedy}")
-        if value.dtype != torch.float32:
-            raise ConfigError(f"model: {name!r} is {value.dtype}; give model.float()")
-        if not is_lazy(value) and not torch.isfinite(value).all():
-            raise ConfigError(f"model: {name!r} is not finite; initialise it anew")
-    if next(model.parameters(), None) is None:
-        raise ConfigError("model: it has no parameters to train; give one that has")
+    require_trainable(model)
     try:
         return copy.deepcopy(model).cpu()
     except Exception as error:  # lazy layers with buffers, or whatever else a module holds
         remedy = "call a lazy module once, or give one that copy.deepcopy takes"
-        raise ConfigError(f"model: cannot be copied ({_first_line(error)}); {remedy}") from error
+        raise ConfigError(f"model: cannot be copied ({first_line(error)}); {remedy}") from error
 
 
 def _in_parts(data: Any) -> bool:
@@ -180,6 +178,14 @@ def _data(train: Samples, test: Samples, origin: Any, standardise: bool, held_ou
     return data._replace(pixel_mean=mean, pixel_std=std)
 
 
+def _refuse_unused(origin: Any, partition: Partition) -> None:
+    """Raise for an origin that a partition of the package pays no regard to; one's own may."""
+    unused = type(partition) in PARTITIONS.values() and not isinstance(partition, ByRecording)
+    if origin is not None and unused:
+        told = f"the partition {short_name(partition)!r} does not look at it"
+        raise ConfigError(f"origin: {told}; give partition='by_recording', or leave origin out")
+
+
 def _recordings(origin: Any, samples: int) -> Tensor | None:
     """Whose each sample is, numbered: names will do."""
     if origin is None:
@@ -187,13 +193,15 @@ def _recordings(origin: Any, samples: int) -> Tensor | None:
     shape = np.shape(origin)
     if shape != (samples,):
         raise DataError(f"origin: {shape} for {samples} training samples; give one for each")
-    return torch.from_numpy(np.unique(np.asarray(origin), return_inverse=True)[1])
+    try:
+        return torch.from_numpy(np.unique(np.asarray(origin), return_inverse=True)[1])
+    except TypeError as error:  # a name and None, say, cannot be sorted
+        raise DataError(f"origin: {error}; give names, or numbers, for all samples") from None
 
 
 def _task(
     module: nn.Module,
     data: Data,
-    outputs: Tensor,
     loss: Loss | None,
     metrics: Metrics | None,
     standardise: bool,
@@ -203,34 +211,27 @@ def _task(
         usual = (squared_error, root_squared_error)
     own = (loss if loss is not None else usual[0], metrics if metrics is not None else usual[1])
     given = Given(module, data, *own)
-    _check_callables(given, outputs)
-    weights = f"{zlib.crc32(flatten(module).numpy().tobytes()):08x}"
-    words = (type(module).__name__, weights, data.fingerprint)
-    name = getattr(given.loss, "__name__", type(given.loss).__name__)
-    return Arrays(*words, name, standardise, given)
+    _refuse_learning(given.loss)
+    return Arrays(
+        type(module).__name__,
+        weights_checksum=checksum(module.state_dict()),
+        samples_checksum=data.fingerprint,
+        module_checksum=checksum(module),
+        loss_checksum=checksum(given.loss),
+        metrics_checksum=checksum(given.metrics),
+        loss_name=getattr(given.loss, "__name__", type(given.loss).__name__),
+        standardised=standardise,
+        given=given,
+    )
 
 
-def _check_callables(given: Given, outputs: Tensor) -> None:
-    """Raise unless loss and metrics take the model's outputs and give what they should."""
-    labels = given.data.train_labels[: len(outputs)]
-    try:
-        found = given.loss(outputs, labels)
-    except Exception as error:  # whatever a function of the user's raises
-        raise ConfigError(f"loss: {_first_line(error)}; it gets outputs and labels") from error
-    if not isinstance(found, Tensor) or found.dim() != 0:
-        shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-        raise ConfigError(f"loss: it gives {shape}; give the mean over a batch, a tensor")
-    try:
-        told = {str(name): float(value) for name, value in given.metrics(outputs, labels).items()}
-    except Exception as error:  # the same
-        remedy = "it gets outputs and labels, and gives a dict of numbers"
-        raise ConfigError(f"metrics: {_first_line(error)}; {remedy}") from error
-    if not told:
-        raise ConfigError("metrics: it gives an empty dict; give the main metric first")
-
-
-def _first_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:120]
+def _refuse_learning(loss: Loss) -> None:
+    """Raise if the loss has weights of its own: only those of the model are trained."""
+    weights = loss.named_parameters() if isinstance(loss, nn.Module) else ()
+    name = next((name for name, value in weights if value.requires_grad), None)
+    if name:
+        remedy = "put it into the model, or freeze it"
+        raise ConfigError(f"loss: its parameter {name!r} would not be trained; {remedy}")
 
 
 def _experiment(
@@ -244,10 +245,17 @@ def _experiment(
     for name in settings:
         if name not in known:
             raise ConfigError(f"unknown setting {name!r}{did_you_mean(name, known)}")
-    training = settings.pop("training", {})
-    if isinstance(training, Mapping):
-        training = {**rates, **training}
+    training = _training(settings.pop("training", {}), rates)
     given = {**named, **settings, "training": training}
     objects = {key: v for key, v in given.items() if dataclasses.is_dataclass(v)}
-    plain = {key: v for key, v in given.items() if key not in objects and v is not None}
+    plain = {key: v for key, v in given.items() if key not in objects}
     return dataclasses.replace(from_mapping(plain), **objects)
+
+
+def _training(given: Any, rates: dict[str, Any]) -> Any:
+    """The settings of training, with what `fit` takes by itself; nothing may be told twice."""
+    rates = {name: value for name, value in rates.items() if value is not None}
+    for name, value in rates.items():
+        if isinstance(given, Training) or (isinstance(given, Mapping) and name in given):
+            raise ConfigError(f"{name} = {value!r}: training says it too; give it there alone")
+    return {**_RATES, **rates, **given} if isinstance(given, Mapping) else given

@@ -32,10 +32,10 @@ class RunResult:
 
     >>> import tempfile
     >>> samples, out = (torch.rand(20, 4), torch.arange(20) % 2), tempfile.mkdtemp() + "/mine"
-    >>> _ = secureafl.fit(torch.nn.Linear(4, 2), samples, clients=2, rounds=3, out=out)
+    >>> _ = secureafl.fit(torch.nn.Linear(4, 2), samples, clients=2, rounds=4, out=out)
     >>> result = secureafl.RunResult(out)
     >>> result.name, result.metrics["ter"] <= 1, len(result.uploads)
-    ('mine', True, 3)
+    ('mine', True, 4)
     >>> [*result.history.columns]
     ['round', 'ter']
     """
@@ -118,7 +118,7 @@ class RunResults(Sequence[RunResult]):
 
     >>> import tempfile
     >>> samples, out = (torch.rand(20, 4), torch.arange(20) % 2), tempfile.mkdtemp() + "/mine"
-    >>> _ = secureafl.fit(torch.nn.Linear(4, 2), samples, clients=2, rounds=3, out=out)
+    >>> _ = secureafl.fit(torch.nn.Linear(4, 2), samples, clients=2, rounds=4, out=out)
     >>> results = secureafl.RunResults([out])
     >>> len(results), results["mine"].metrics == results[0].metrics
     (1, True)

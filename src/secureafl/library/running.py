@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from secureafl.core.errors import ConfigError, RunError, require
+from secureafl.core.setting_types import fitted, whole_number
 from secureafl.experiment import (
     PLUG_INS,
     TABLES,
@@ -21,10 +22,11 @@ from secureafl.experiment import (
     read_settings,
     to_mapping,
 )
+from secureafl.library.notes import note_after, notes_before
 from secureafl.library.results import RunResult, RunResults
 from secureafl.library.shipped import find_file
 from secureafl.presentation.progress import make_display
-from secureafl.runs.layout import RESULT
+from secureafl.runs.layout import RESULT, read_json
 from secureafl.runtime.records import require_same
 from secureafl.settings import name_for_files, plug_in_settings
 from secureafl.simulation.run import Recording, open_run
@@ -37,6 +39,7 @@ from secureafl.tracking.callback import Callback
 from secureafl.tracking.following import Following, require_callbacks
 
 _TELL_SECONDS = 0.1
+_MANY = "give 0 (as many as fit) or a number of runs at a time"
 _RUNS = Path("runs")
 
 Given = Experiment | Mapping[str, Any] | Path | str
@@ -65,13 +68,14 @@ def run(
         callbacks: Told what happens in it, such as `secureafl.tracking.TensorBoard()`.
 
     >>> import tempfile
-    >>> task, once = {"data_dir": "embedded"}, {"every": 3, "late": 1}
-    >>> settings = {"rounds": 3, "clients": 2, "task": task, "evaluation": once}
+    >>> task, once = {"data_dir": "embedded"}, {"every": 4, "late": 1}
+    >>> settings = {"rounds": 4, "clients": 2, "task": task, "evaluation": once}
     >>> result = secureafl.run(settings, out=tempfile.mkdtemp() + "/run")
     >>> [*result.metrics], result.summary["rounds"]
-    (['ter'], 3)
+    (['ter'], 4)
     """
     made = as_experiment(experiment)
+    checkpoint_seconds = fitted(float, checkpoint_seconds, "checkpoint_seconds")
     path = Path(out) if out is not None else free_folder(_RUNS, run_name(made))
     run_into(made, path, progress, checkpoint_seconds, callbacks)
     return RunResult(path)
@@ -133,14 +137,18 @@ def run_grid(
     folder = Path(out) if out is not None else _RUNS / name
     cells = grid.cells()
     refuse_script_classes(cells)
-    if note := majority_note(cells.values()):
+    for note in notes_before(cells.values()):
         warnings.warn(note, stacklevel=2)
     failed: dict[str, str] = {}
     finished = run_cells(cells, folder, engine, workers, 60.0, not progress, failed, callbacks)
     for cell, message in failed.items():
         done = f"{len(finished)} of {len(cells)} runs are finished, in {folder}"
         raise RunError(f"{cell}: {message}; {done}")
-    return RunResults(folder / cell for cell in finished)
+    results = RunResults(folder / cell for cell in finished)
+    still = (f"{run.name}: {note}" for run in results if (note := note_after(run.summary)))
+    if note := next(still, ""):
+        warnings.warn(note, stacklevel=2)
+    return results
 
 
 def run_into(
@@ -154,14 +162,16 @@ def run_into(
     require_callbacks(callbacks)
     if (path / RESULT).is_file():
         require_same(experiment, path)
-        return
-    if note := majority_note([experiment]):
+    else:
+        for note in notes_before([experiment]):
+            warnings.warn(note, stacklevel=3)
+        recording = open_run(experiment, path, checkpoint_seconds)
+        if progress:
+            print(f"memory: about {recording.simulation.memory}", file=sys.stderr)
+        if not follow(recording, not progress, callbacks):
+            raise KeyboardInterrupt(f"stopped; the same call with out={str(path)!r} goes on")
+    if note := note_after(read_json(path / RESULT)):
         warnings.warn(note, stacklevel=3)
-    recording = open_run(experiment, path, checkpoint_seconds)
-    if progress:
-        print(f"memory: about {recording.simulation.memory}", file=sys.stderr)
-    if not follow(recording, not progress, callbacks):
-        raise KeyboardInterrupt(f"stopped; the same call with out={str(path)!r} goes on")
 
 
 def follow(recording: Recording, quiet: bool, callbacks: Sequence[Callback] = ()) -> bool:
@@ -204,6 +214,7 @@ def run_cells(
     Why others failed is put into `failed`, or said where there is none. `go_on` is told every
     update; it may add to the cells, and returns what to say.
     """
+    require(whole_number(workers) is not None and workers >= 0, "workers", workers, _MANY)
     states: dict[str, str] = {}
     start, runs = find_engine(engine), {folder / k: one_thread(cell) for k, cell in cells.items()}
     rounds = {name: cell.rounds for name, cell in cells.items()}
@@ -226,16 +237,6 @@ def run_cells(
             elif update.state == "failed":
                 display.note(f"{update.cell} failed: {update.message}")
     return [name for name in cells if states[name] == "finished"]
-
-
-def majority_note(experiments: Iterable[Experiment]) -> str:
-    """What to say if malicious clients are a majority anywhere; empty if they are not."""
-    for experiment in experiments:
-        if 2 * experiment.num_malicious > experiment.clients:
-            told = f"{experiment.num_malicious} of {experiment.clients} clients are malicious"
-            side = "a defence that goes by the majority, without root data, takes their side"
-            return f"{told}; {side}"
-    return ""
 
 
 def run_name(experiment: Experiment) -> str:
@@ -284,6 +285,8 @@ def _grid(given: Given, axes: Mapping[str, Sequence[Kind]] | None) -> tuple[Grid
         base = to_mapping(given)
     else:
         base = dict(given) if isinstance(given, Mapping) else read_settings(_path(given))
+    remedy = 'give a mapping, such as {"seed": [0, 1]}'
+    require(isinstance(axes, Mapping), "axes", axes, remedy)
     for key, values in axes.items():
         _require_list(f"axes.{key}", values)
     plain = {key: [as_settings(value) for value in values] for key, values in axes.items()}

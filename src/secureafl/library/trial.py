@@ -6,20 +6,22 @@ import torch
 from torch import Tensor, nn
 
 from secureafl.core.errors import ConfigError, DataError
+from secureafl.runtime.model_checks import require_rows, token_remedy
 from secureafl.tasks.samples import Samples
 
 _FEW = 4  # samples
+_REGRESSION = "for a regression give labels.astype(float)"
 
 
-def prepare(module: nn.Module, train: Samples, test: Samples) -> tuple[Samples, Samples, Tensor]:
-    """Samples with inputs of a type that the module takes, and its outputs for a few of them.
+def prepare(module: nn.Module, train: Samples, test: Samples) -> tuple[Samples, Samples]:
+    """Samples with inputs of a type that the module takes, and whose labels fit its outputs.
 
     Whole numbers may be meant as tokens or as figures: what the module takes decides.
     """
     _refuse_unlike(train, test)
     dtype, outputs = _try_types(module, train[0], test[0].dtype)
     _check_outputs(outputs, train, test)
-    return (train[0].to(dtype), train[1]), (test[0].to(dtype), test[1]), outputs
+    return (train[0].to(dtype), train[1]), (test[0].to(dtype), test[1])
 
 
 def _refuse_unlike(train: Samples, test: Samples) -> None:
@@ -48,7 +50,7 @@ def _try_types(module: nn.Module, inputs: Tensor, other: torch.dtype) -> tuple[t
         wanted += [torch.int64]  # tokens
     errors: dict[torch.dtype, Exception] = {}
     for dtype in wanted:
-        shown = _few(inputs).to(dtype)
+        shown = inputs[:_FEW].to(dtype)
         shown = shown.float() if dtype == torch.uint8 else shown
         try:
             with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -56,14 +58,6 @@ def _try_types(module: nn.Module, inputs: Tensor, other: torch.dtype) -> tuple[t
         except Exception as error:  # whatever a module of the user's raises
             errors[dtype] = error
     raise _refusal(module, inputs, errors)
-
-
-def _few(inputs: Tensor) -> Tensor:
-    """The first samples; of whole numbers the largest among them, which an embedding may lack."""
-    if inputs.is_floating_point() or len(inputs) <= _FEW:
-        return inputs[:_FEW]
-    largest = int(inputs.reshape(len(inputs), -1).amax(dim=1).argmax())
-    return torch.cat([inputs[: _FEW - 1], inputs[largest : largest + 1]])
 
 
 def _refusal(
@@ -78,8 +72,7 @@ def _refusal(
     why = " ".join(str(errors[dtype]).split())[:160]
     remedy = _hint(module, shape)
     if embeds and not inputs.is_floating_point():
-        span = f"inputs reach from {int(inputs.min())} to {int(inputs.max())}"
-        remedy = f"{span}; number them from 0, and give the embedding as many rows"
+        remedy = token_remedy(inputs)
     return ConfigError(f"model: it refuses inputs of shape {shape} ({why}); {remedy}")
 
 
@@ -97,13 +90,7 @@ def _hint(module: nn.Module, shape: tuple[int, ...]) -> str:
 
 def _check_outputs(outputs: object, train: Samples, test: Samples) -> None:
     """Raise unless there is an output for each class, or one for each number."""
-    if not isinstance(outputs, Tensor):
-        kind = type(outputs).__name__
-        raise ConfigError(f"model: its output is of type {kind}; give a module that gives a tensor")
-    few = min(_FEW, len(train[0]))
-    shape = tuple(outputs.shape)
-    if not shape or shape[0] != few:
-        raise ConfigError(f"model: outputs are {shape} for {few} samples; give a row for each")
+    shape = require_rows(outputs, min(_FEW, len(train[0])))
     labels = torch.cat([train[1], test[1]])
     if labels.is_floating_point():
         _check_regression(labels, shape)
@@ -123,10 +110,14 @@ def _check_regression(labels: Tensor, shape: tuple[int, ...]) -> None:
 def _check_classes(labels: Tensor, shape: tuple[int, ...]) -> None:
     lowest, highest = int(labels.min()), int(labels.max())
     if lowest < 0:
-        raise DataError(f"data: a label is {lowest}; number classes from 0")
+        raise DataError(f"data: a label is {lowest}; number classes from 0; {_REGRESSION}")
     if len(shape) != 2:
         remedy = f"end it with a column for each of {highest + 1} classes"
-        raise ConfigError(f"model: outputs are {shape} and labels classes; {remedy}")
+        told = f"outputs are {shape} and labels classes; {remedy}; {_REGRESSION}"
+        raise ConfigError(f"model: {told}")
+    if shape[1] == 1:
+        told = "1 output a sample, and labels are classes; give one output for each of"
+        raise ConfigError(f"model: {told} {highest + 1} classes; {_REGRESSION}")
     if highest >= shape[1]:
         fits = f"which needs {highest + 1} outputs of the model, and it has {shape[1]}"
         raise ConfigError(

@@ -11,7 +11,8 @@ from secureafl.toml import flatten
 # These do not make two runs different experiments; the attack decides the scene instead.
 _SHARED = ("seed", "threads", "device", "attack", "defense.", "task.kind")
 # Nor do these of `secureafl.fit`, which tell nobody anything.
-_SHARED += ("task.weights_checksum", "task.samples_checksum")
+_CHECKED = ("weights", "samples", "module", "loss", "metrics")
+_SHARED += tuple(f"task.{part}_checksum" for part in _CHECKED)
 _LONGEST = 60
 _BROUGHT = "attacks by clients"  # `secureafl join --attack`: the experiment does not name them
 UNKNOWN = "no known attack"  # of a deployment: who is malicious, a server does not know

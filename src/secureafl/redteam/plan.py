@@ -6,13 +6,14 @@ import dataclasses
 import math
 import shlex
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 
 from secureafl.attacks import NoAttack
 from secureafl.core.errors import ConfigError, require
 from secureafl.core.protocols import Task
+from secureafl.core.setting_types import settle_types
 from secureafl.experiment import Experiment, from_mapping, to_mapping
 from secureafl.runtime.loading import load_data
 from secureafl.tasks import FashionMnist
@@ -61,8 +62,7 @@ class Plan:
     start: tuple[Mapping[str, Any], ...] = ()  # attacks that are tried before all others
 
     def __post_init__(self) -> None:
-        goals = get_args(Against)
-        require(self.against in goals, "against", self.against, f"choose {' or '.join(goals)}")
+        settle_types(self)
         least, seed = max(1, len(self.start)), self.search_seed
         few = "give 1 attack to try, or more" if least == 1 else f"{least} attacks are to be tried"
         require(self.budget >= least, "budget", self.budget, few)
@@ -80,11 +80,10 @@ class Plan:
         # One thread, as a sweep's cells have: a number from the machine would change the bits.
         own = {"attack": NoAttack(), "seed": self.search_seed, "threads": self.base.threads or 1}
         object.__setattr__(self, "base", dataclasses.replace(self.base, **own))
-        for attack in (NO_ATTACK, *self.start):  # before anything runs, so that no run is refused
-            self.short(attack)
-            self.longer(attack)
-            for one in self.held_out:
-                self.full(attack, one)
+        for attack in (NO_ATTACK, *self.start):
+            self.short(attack)  # its rounds may be too few for what the experiment asks
+        for one in self.held_out:
+            self.full(NO_ATTACK, one)
 
     def _check_malicious(self) -> None:
         share, clients = self.base.malicious, self.base.clients

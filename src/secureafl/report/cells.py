@@ -17,6 +17,7 @@ from secureafl.paper.tables import TOLERANCE
 from secureafl.runs.layout import RESULT, read_json
 
 _ROUNDING = 1e-9
+_REMEDY = "restore the file, or delete the folder, and the same command makes the run again"
 
 BETTER, WITHIN, WORSE = "better", "within", "worse"
 ALONE, MISSING = "alone", "missing"  # no figure of the paper; no finished run
@@ -93,28 +94,57 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
 
 
+class _Result(NamedTuple):
+    """What a cell takes from one run."""
+
+    late: Mapping[str, float]  # by metric; NaN if it diverged
+    honest: float | None
+    malicious: float | None
+    steps: float | None
+
+
 def cell_of(runs: Sequence[Path], paper: Mapping[str, float]) -> Cell:
     """Make a cell of its runs, one per seed; those without a result are counted as missing."""
-    results = [read_json(run / RESULT) for run in runs if (run / RESULT).is_file()]
+    found = {run: _result_of(run) for run in runs if (run / RESULT).is_file()}
+    results = list(found.values())
+    metrics = list(results[0].late) if results else []
+    for run, result in found.items():
+        if [*result.late] != metrics:
+            told = f"has {', '.join(result.late)}, another seed {', '.join(metrics)}"
+            raise RunError(f"{run}: damaged {RESULT} ({told}); {_REMEDY}")
+    return Cell(
+        {m: spread([result.late[m] for result in results]) for m in metrics},
+        paper,
+        len(results),
+        len(runs),
+        _mean(result.honest for result in results),
+        _mean(result.malicious for result in results),
+        _mean(result.steps for result in results),
+    )
+
+
+def _result_of(run: Path) -> _Result:
     try:
-        metrics = results[0]["metrics"] if results else {}
-        return Cell(
-            {m: spread([_late_mean(result, m) for result in results]) for m in metrics},
-            paper,
-            len(results),
-            len(runs),
-            _mean(result["uploads"]["honest"]["share"] for result in results),
-            _mean(result["uploads"]["malicious"]["share"] for result in results),
-            _mean(result.get("steps") for result in results),
+        result = read_json(run / RESULT)
+        late = {m: _number(figures["late_mean"]) for m, figures in result["metrics"].items()}
+        uploads = result["uploads"]
+        return _Result(
+            {m: math.nan if value is None else value for m, value in late.items()},
+            _number(uploads["honest"]["share"]),
+            _number(uploads["malicious"]["share"]),
+            _number(result.get("steps")),
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except RunError as error:
+        raise RunError(f"{error}; {_REMEDY}") from error
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         what = f"{type(error).__name__}: {error}"
-        raise RunError(f"{runs[0]}: damaged {RESULT}, or one of another seed ({what})") from error
+        raise RunError(f"{run}: damaged {RESULT} ({what}); {_REMEDY}") from error
 
 
-def _late_mean(result: Mapping[str, Any], metric: str) -> float:
-    value = result["metrics"][metric]["late_mean"]
-    return math.nan if value is None else value
+def _number(value: Any) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise ValueError(f"{value} is no figure")
+    return None if value is None else float(value)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -17,7 +17,7 @@ from secureafl.report.export import Table, Value, accepted_of, figures_of, plain
 from secureafl.report.formatting import NOTHING
 from secureafl.runs.find import find_runs
 from secureafl.runs.layout import EXPERIMENT
-from secureafl.runs.origin import origin_of
+from secureafl.runs.origin import WHERE_MADE, origin_of
 from secureafl.settings import did_you_mean
 from secureafl.toml import read_toml
 
@@ -25,6 +25,7 @@ Show = Literal["figures", "accepted", "malicious", "steps", "origin"]
 Key = tuple[str, ...]  # a value for each axis
 
 ARCHIVE = ".tar.gz"
+_REMEDY = "name what differs as --rows or --columns, or leave one of them out"
 _ORIGIN = ("seeds", "hardware", "software", "days", "data")
 
 
@@ -102,16 +103,16 @@ def _keys(runs: Sequence[Run], axes: Sequence[Axis]) -> dict[Key, list[Run]]:
 def _places(key: Key, axes: Sequence[Axis]) -> list[tuple[float, str]]:
     """Where a key comes in the order: as its axes say, else numbers as such and texts as texts."""
     return [
-        (axis.values.index(value), "") if axis.values else (_as_number(value), value)
+        (axis.values.index(value), "") if axis.values else _by_number(value)
         for axis, value in zip(axes, key, strict=True)
     ]
 
 
-def _as_number(text: str) -> float:
+def _by_number(text: str) -> tuple[float, str]:
     try:
-        return float(text)
+        return float(text), text
     except ValueError:
-        return 0.0
+        return 0.0, text
 
 
 def _labels(runs: Sequence[Run], axis: Axis) -> list[str]:
@@ -136,7 +137,7 @@ def _plug_ins(runs: Sequence[Run], part: str) -> list[str]:
 
     Runs from before a setting came say nothing of it, so they are not counted for it.
     """
-    kinds = [run.settings[f"{part}.kind"] for run in runs]
+    kinds = [run.settings.get(f"{part}.kind", NOTHING) for run in runs]
     values = Counter(
         (kind, name, value)
         for kind, run in zip(kinds, runs, strict=True)
@@ -177,14 +178,19 @@ def _require_one_experiment(runs: Sequence[Run]) -> None:
             names = run.settings.keys() | other.settings.keys()
             apart = sorted(n for n in names if run.settings.get(n) != other.settings.get(n))
             told = f"differ in {', '.join(apart)}" if apart else "are of one experiment"
-            remedy = "name what differs as --rows or --columns, or leave one of them out"
-            raise ConfigError(f"{other.path.name} and {run.path.name} {told}; {remedy}")
+            raise ConfigError(f"{other.path.name} and {run.path.name} {told}; {_REMEDY}")
+    for run in runs:
+        # What only one of them has may be newer than the other.
+        both = (run.settings.keys() & runs[0].settings.keys()) - {"seed", *WHERE_MADE}
+        if apart := sorted(n for n in both if run.settings[n] != runs[0].settings[n]):
+            told = f"{runs[0].path.name} and {run.path.name} differ in {', '.join(apart)}"
+            raise ConfigError(f"{told}; {_REMEDY}")
 
 
 def _origin(runs: Sequence[Run]) -> list[str]:
     origin = origin_of(run.path for run in runs)
-    seeds = sorted({int(run.settings.get("seed", 0)) for run in runs})
-    parts = (map(str, seeds), origin.devices, origin.versions, origin.days, origin.data)
+    seeds = sorted({run.settings.get("seed", NOTHING) for run in runs}, key=_by_number)
+    parts = (seeds, origin.devices, origin.versions, origin.days, origin.data)
     return [", ".join(part) for part in parts]
 
 

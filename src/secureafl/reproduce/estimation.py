@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from secureafl.core.errors import RunError
 from secureafl.core.events import ArrivalEvent, Event
 from secureafl.core.random import numpy_generator
 from secureafl.defenses.secure_afl import SecureAfl, estimates
@@ -172,8 +173,22 @@ def _read(path: Path) -> list[dict[str, Any]]:
     """Read the complete lines of a run's errors."""
     if not (path / ERRORS).exists():
         return []
-    lines = (path / ERRORS).read_text().splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    try:
+        lines = (path / ERRORS).read_bytes().splitlines(keepends=True)
+        return [_errors_in(line) for line in lines if line.endswith(b"\n")]
+    except (OSError, ValueError, RecursionError) as error:
+        remedy = "delete the run, and it is made again"
+        raise RunError(f"{path / ERRORS}: cannot be read ({error}); {remedy}") from error
+
+
+def _errors_in(line: bytes) -> dict[str, Any]:
+    found = json.loads(line)
+    numbers = isinstance(found, dict) and all(
+        isinstance(value, int | float | None) for value in found.values()
+    )
+    if numbers and isinstance(found.get("round"), int):
+        return found
+    raise ValueError(f"no round and numbers in {line[:40]!r}")
 
 
 def _cell(done: Iterable[list[dict[str, Any]]], truth: str, window: Window, planned: int) -> Cell:

@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from secureafl.core.errors import ConfigError
-from secureafl.experiment import with_settings
+from secureafl.experiment import to_mapping, with_settings
 from secureafl.paper.tables import COUNTERPARTS, main_table, tasks
 from secureafl.report.artefact import Brief
 from secureafl.report.cells import Sheet, cell_of
 from secureafl.reproduce.artefacts import ARTEFACTS, ESTIMATION, RUNTIME, Artefact
 from secureafl.reproduce.claims import CLAIMS, judge
-from secureafl.runs.origin import origin_of
+from secureafl.runs.layout import EXPERIMENT, RESULT, is_run
+from secureafl.runs.origin import WHERE_MADE, origin_of
 from secureafl.settings import did_you_mean
 from secureafl.sweep.grid import Grid, parse_seeds, read_grid
-from secureafl.toml import read_toml
+from secureafl.toml import differences, flatten, read_toml
 
 NAMES = [*ARTEFACTS, ESTIMATION, RUNTIME]
 DEFAULT_TASK = "fashion_mnist"
@@ -115,7 +116,11 @@ def title_of(request: Request) -> str:
 
 
 def warnings_of(request: Request, runs: Sequence[Path]) -> list[str]:
-    """List how these runs differ from the paper's."""
+    """List how these runs differ from the paper's, and from what was asked for."""
+    return _scaled(request, runs) + _of_others(request, runs)
+
+
+def _scaled(request: Request, runs: Sequence[Path]) -> list[str]:
     full = grid_for(dataclasses.replace(request, fast=False, rounds=0)).base["rounds"]
     base = grid_for(request).base
     sliced = any("embedded" in data for data in origin_of(runs).data)
@@ -132,6 +137,23 @@ def warnings_of(request: Request, runs: Sequence[Path]) -> list[str]:
     shorter = f"{base['rounds']:,} rounds instead of the paper's {full:,}."
     on_slice = "On the embedded slice of the data, not on the whole set."
     return [shorter] * (base["rounds"] != full) + [on_slice] * sliced + _own_settings(base)
+
+
+def _of_others(request: Request, runs: Sequence[Path]) -> list[str]:
+    """Say how many runs that stand at a place of this page were made for something else."""
+    done = [run for run in runs if (run / RESULT).is_file() and is_run(run)]
+    wanted, found = grid_for(request).cells() if done else {}, []
+    for run in done:
+        there = flatten(read_toml(run / EXPERIMENT))
+        here = flatten(to_mapping(wanted[run.name]))
+        both = [key for key in here if key in there and key not in WHERE_MADE]
+        if told := differences({key: there[key] for key in both}, {key: here[key] for key in both}):
+            found.append(f"{run.name}: {told}")
+    if not found:
+        return []
+    return [
+        f"{len(found)} of {len(done)} runs have other settings than this page says ({found[0]})."
+    ]
 
 
 def _own_settings(base: Mapping[str, Any]) -> list[str]:

@@ -54,10 +54,13 @@ def is_deployed(path: Path) -> bool:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a run folder."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        found = json.loads(text)
+        if "\\ud" in text.lower():  # half a character can be read, and not be written anywhere
+            json.dumps(found, ensure_ascii=False).encode()
     except FileNotFoundError:
         raise RunError(f"{path}: no such file") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{path}: cannot be read ({error})") from error
     if not isinstance(found, dict):
         raise RunError(f"{path}: holds no JSON object")

@@ -122,6 +122,9 @@ def _row(folder: Path) -> dict[str, Any]:
             row |= _measured(read_json(folder / RESULT))
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise RunError(f"{folder}: damaged ({type(error).__name__}: {error})") from error
+    for name, value in row.items():
+        if isinstance(value, int) and value.bit_length() > 63:  # more than a table's numbers hold
+            raise RunError(f"{folder}: damaged ({name} is a number of {value.bit_length()} bits)")
     return row
 
 

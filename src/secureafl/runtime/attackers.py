@@ -205,12 +205,6 @@ class Attackers:
             self._client_gradients = rebuild(self._client_gradients, "trained", named)
 
 
-def make_attackers(experiment: Experiment, shards: Shards, clients: Clients) -> Attackers:
-    """The experiment's malicious clients, numbered one after the other."""
-    malicious = choose_malicious(experiment, shards.group)
-    return Attackers(experiment, shards, clients, malicious, np.cumsum(malicious) - 1)
-
-
 def choose_malicious(experiment: Experiment, group: np.ndarray) -> np.ndarray:
     """Which clients are malicious: any, or label group by label group."""
     rng = numpy_generator(experiment.seed, "malicious")

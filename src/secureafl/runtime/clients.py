@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from secureafl.core.errors import ConfigError
-from secureafl.core.flat_model import FlatModel, flatten, mixes_samples
+from secureafl.core.flat_model import FlatModel, trained_parameters
 from secureafl.core.types import Data
 from secureafl.kernels.rows import draw_batch
 from secureafl.runtime.standardisation import Standardisation
@@ -42,7 +41,7 @@ class Clients:
         self._mixed = self._on_gpu and training.precision == "bfloat16"
         self._flat = FlatModel(model, mixed=self._mixed)
         self._exact = FlatModel(model)  # a model is judged in float32, however it was trained
-        small = sum(parameter.numel() for parameter in model.parameters()) <= _SMALL
+        small = sum(value.numel() for value in trained_parameters(model).values()) <= _SMALL
         on_cpu = data.pixel_mean.device.type == "cpu"
         self._by_autograd = Taped(self._track) if on_cpu and small else self._track
         # Few samples are standardised once, the others as they are drawn.
@@ -74,7 +73,7 @@ class Clients:
             return privacy.release(self.update(weights, rows)[None], draw)
         first = draw * self.training.local_steps  # each step has noise of its own
         return self._descended(
-            weights, rows, lambda now, batch, k: self._private_gradient(now, batch, first + k)
+            weights, rows, lambda now, batch, k: self.private_gradient(now, batch, first + k)
         )
 
     def _descended(
@@ -116,7 +115,7 @@ class Clients:
         with self._repeatable():
             return self._flat.gradient(weights, inputs, lambda out: self.task.loss(out, labels))
 
-    def _private_gradient(self, weights: Tensor, rows: Tensor, draw: Tensor) -> Tensor:
+    def private_gradient(self, weights: Tensor, rows: Tensor, draw: Tensor) -> Tensor:
         """Mean of the samples' gradients, each cut, with noise."""
         inputs, labels = self.batch(rows)
 
@@ -139,28 +138,6 @@ class Clients:
                 return drawn
         inputs, labels = (tensor.index_select(0, rows) for tensor in (self._inputs, labels))
         return inputs if self._few else self.standardisation(inputs), labels
-
-    def refuse_mixing(self) -> None:
-        """Raise if single samples are to be protected but the model cannot tell them apart."""
-        privacy = self.training.privacy
-        if not privacy.off and privacy.unit == "example" and mixes_samples(self.model):
-            remedy = 'use norm = "group", or unit = "upload"'
-            raise ConfigError(f"privacy.unit = 'example': BatchNorm mixes the samples; {remedy}")
-
-    @torch.no_grad()
-    def refuse_hidden_state(self) -> None:
-        """Raise if training changes anything of the model that is not in the flat vector.
-
-        It would be a way from client to client that no defence sees.
-        """
-        inputs = self.standardisation(self.data.train_inputs[:2])
-        before = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
-        with torch.random.fork_rng(devices=[]):
-            self._flat.train(flatten(self.model), inputs)
-        for name, buffer in self.model.named_buffers():
-            if not torch.equal(buffer, before[name]):
-                remedy = "of such layers only BatchNorm, with a momentum, can be used"
-                raise ConfigError(f"model: training changes its buffer {name!r}; {remedy}")
 
     @torch.no_grad()
     def test_outputs(

@@ -10,13 +10,16 @@ import torch
 
 from secureafl.core.memory import free_memory, in_words, require_memory
 from secureafl.core.trees import name_tensors
+from secureafl.runtime.batches import ROWS
 
 if TYPE_CHECKING:
     from jaxtyping import Int
 
-    from secureafl.core.protocols import Defense, ServerOptimizer
+    from secureafl.core.protocols import Attack, Defense, ServerOptimizer
+    from secureafl.experiment import Experiment
 
 _WORKING = 6  # vectors of the model's size: weights, gradient, update, step, and room to compute
+_SCHEDULED = 64  # bytes of a round: who uploads, when and on which model, and room to draw it
 _LITTLE = 1 << 18  # numbers, a vector for each client: so small a state may be made for real
 
 
@@ -25,6 +28,7 @@ class MemoryEstimate(NamedTuple):
 
     server: int  # what the defence remembers
     models: int  # those that clients still train on, the optimiser's, and some to compute with
+    attack: int = 0  # the clients' gradients that malicious ones may know
 
     @property
     def total(self) -> int:
@@ -34,7 +38,8 @@ class MemoryEstimate(NamedTuple):
     def __str__(self) -> str:
         """For people."""
         server, models = in_words(self.server), in_words(self.models)
-        return f"{in_words(self.total)} (the defence {server}, models {models})"
+        attack = f", the attack {in_words(self.attack)}" if self.attack else ""
+        return f"{in_words(self.total)} (the defence {server}, models {models}{attack})"
 
 
 def estimate_memory(
@@ -43,6 +48,7 @@ def estimate_memory(
     size: int,
     versions: Int[np.ndarray, " rounds"],
     optimizer: ServerOptimizer | None = None,
+    attack: Attack | None = None,
 ) -> MemoryEstimate:
     """Estimate what a run takes besides its data.
 
@@ -52,13 +58,15 @@ def estimate_memory(
         size: Length of the model's flat vector.
         versions: The model that each upload answers to, in the order of the uploads.
         optimizer: The server's, if it has one; its state is made likewise.
+        attack: The malicious clients', which may know gradients of others.
     """
     # The first tensor without values costs a second, in which torch loads parts of its compiler.
     device = "cpu" if clients * size <= _LITTLE else "meta"
     vector, weights = 4 * size, torch.zeros(size, device=device)
     server = _state_bytes(lambda: defense.init(clients, weights), vector)
     moments = _state_bytes(lambda: optimizer.init(weights), vector) if optimizer else 0
-    return MemoryEstimate(server, moments + vector * (_most_lent(versions) + _WORKING))
+    known = clients * vector if attack and attack.knows != "own" else 0
+    return MemoryEstimate(server, moments + vector * (_most_lent(versions) + _WORKING), known)
 
 
 def _state_bytes(make: Callable[[], Any], otherwise: int) -> int:
@@ -82,10 +90,21 @@ def _most_lent(versions: np.ndarray) -> int:
     return int(change.cumsum().max())
 
 
+def refuse_too_long(experiment: Experiment) -> None:
+    """Raise if a run's schedule would not fit into the machine's memory: it is drawn first."""
+    samples = experiment.training.samples
+    wanted = experiment.rounds * (_SCHEDULED + (samples + ROWS) * 8 + samples * 4)
+    remedy = "give fewer rounds, or smaller batches"
+    require_memory(wanted, free_memory(), f"rounds = {experiment.rounds}: the schedule", remedy)
+
+
 def refuse_too_large(estimate: MemoryEstimate, device: torch.device) -> None:
     """Raise if a run would not fit where it is to compute."""
     on_gpu = device.type == "cuda"
     free = torch.cuda.mem_get_info(device)[0] if on_gpu else free_memory()
-    what = "the defence with its clients" if estimate.server > estimate.models else "the model"
+    words = "the defence with its clients", "the model", "what the attack knows of the clients"
+    _, what = max(zip(estimate, words, strict=True))
     remedy = "give fewer clients, a smaller model, or a defence that remembers less"
+    if what == words[-1]:
+        remedy = "give fewer clients, a smaller model, or an attack that knows less"
     require_memory(estimate.total, free, what, remedy)

@@ -6,19 +6,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch.nn.parameter import is_lazy
 
+from secureafl.core.errors import ConfigError
 from secureafl.core.flat_model import count_statistics
 from secureafl.core.random import numpy_generator, torch_generator
 from secureafl.core.schedule import Schedule
 from secureafl.core.server import Server
 from secureafl.optimizers import Sgd
+from secureafl.partitions.shards import Shards, checked
+from secureafl.runtime.model_checks import require_trainable
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
     from secureafl.core.types import Data, RootData
     from secureafl.experiment import Experiment
-    from secureafl.partitions.shards import Shards
 
 
 def seeded_model(experiment: Experiment, device: torch.device) -> torch.nn.Module:
@@ -27,7 +30,11 @@ def seeded_model(experiment: Experiment, device: torch.device) -> torch.nn.Modul
     with torch.random.fork_rng(devices=[]):
         cpu = torch.device("cpu")
         torch.manual_seed(torch_generator(experiment.seed, "model", 0, cpu).initial_seed())
-        return experiment.task.model().to(device)
+        model = experiment.task.model()
+    if any(map(is_lazy, [*model.parameters(), *model.buffers()])):
+        raise ConfigError("model: it has lazy layers; call it on a batch before it is returned")
+    require_trainable(model)
+    return model.to(device)
 
 
 def make_server(
@@ -53,8 +60,9 @@ def deal_samples(experiment: Experiment, data: Data) -> Shards:
     """The training samples of each client, and the group it belongs to."""
     rng = numpy_generator(experiment.seed, "partition")
     labels, origin = data.train_labels.numpy(), data.train_origin
-    dealt = experiment.partition.deal
-    return dealt(labels, experiment.clients, rng, None if origin is None else origin.numpy())
+    origin = None if origin is None else origin.numpy()
+    dealt = experiment.partition.deal(labels, experiment.clients, rng, origin)
+    return checked(dealt, len(labels), experiment.clients)
 
 
 def count_labels(data: Data, shards: Shards) -> list[list[int]] | None:

@@ -123,7 +123,7 @@ def load_model(run: Path | str, module: nn.Module | None = None) -> TrainedModel
     >>> samples = torch.rand(20, 4), torch.arange(20) % 2
     >>> network = torch.nn.Linear(4, 2)
     >>> out = tempfile.mkdtemp() + "/run"
-    >>> result = secureafl.fit(network, samples, clients=2, rounds=3, out=out)
+    >>> result = secureafl.fit(network, samples, clients=2, rounds=4, out=out)
     >>> model = secureafl.load_model(out, network)
     >>> model(samples[0]).shape
     torch.Size([20, 2])

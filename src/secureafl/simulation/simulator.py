@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from secureafl.core.errors import RunError
+from secureafl.core.errors import RunError, require
 from secureafl.core.events import Event, ForgottenEvent
 from secureafl.core.flat_model import flatten
 from secureafl.core.inactivity import InactivityTracker
@@ -21,14 +21,16 @@ from secureafl.core.random import first_draw, numpy_generator
 from secureafl.core.server import ServerState, Upload, name_state
 from secureafl.core.traits import has_trait
 from secureafl.core.trees import rebuild
-from secureafl.runtime.attackers import make_attackers
+from secureafl.experiment import Experiment
+from secureafl.runtime.attackers import Attackers, choose_malicious
 from secureafl.runtime.batches import ROWS, draw_batches, pack_jobs
 from secureafl.runtime.clients import Clients
 from secureafl.runtime.devices import ComputeContext, choose_device
 from secureafl.runtime.events import arrival_event, evaluation_event
 from secureafl.runtime.exposure import exposure
 from secureafl.runtime.loading import load_data
-from secureafl.runtime.memory import estimate_memory, refuse_too_large
+from secureafl.runtime.memory import estimate_memory, refuse_too_large, refuse_too_long
+from secureafl.runtime.model_checks import check_model
 from secureafl.runtime.root_data import root_data_for
 from secureafl.runtime.setup import count_labels, deal_samples, make_server, seeded_model
 from secureafl.simulation.engine import Eager
@@ -36,7 +38,6 @@ from secureafl.simulation.replayed import Replayed
 
 if TYPE_CHECKING:
     from secureafl.core.events import EvaluationEvent
-    from secureafl.experiment import Experiment
     from secureafl.partitions.shards import Shards
 
 
@@ -48,6 +49,8 @@ def simulate(experiment: Experiment) -> Iterator[Event]:
     >>> events[0].round, [*events[0].metrics], sum(hasattr(event, "client") for event in events)
     (0, ['ter'], 3)
     """
+    remedy = "give an Experiment; from_mapping and read_experiment make one"
+    require(isinstance(experiment, Experiment), "experiment", experiment, remedy)
     simulation = Simulation(experiment)
     for events in simulation.turns():
         yield from events
@@ -66,6 +69,7 @@ class Simulation:
 
     def _prepare(self) -> None:
         made = self.experiment
+        refuse_too_long(made)
         data, there = load_data(made.task, self.device)
         self.data_source, self.data_fingerprint = data.source, data.fingerprint
         self.shards: Shards = deal_samples(made, data)
@@ -74,17 +78,17 @@ class Simulation:
 
         model = seeded_model(made, self.device)
         self._clients = Clients(made.task, there, model, made.scheduled_training)
-        self._clients.refuse_hidden_state()
-        self._clients.refuse_mixing()
-        self._attackers = make_attackers(made, self.shards, self._clients)
-        self.trace = made.arrivals.draw(
-            made.rounds, self.malicious, numpy_generator(made.seed, "arrivals")
-        )
-        self._draw_jobs()
+        check_model(self._clients)
+        malicious = choose_malicious(made, self.shards.group)
+        rng = numpy_generator(made.seed, "arrivals")
+        self.trace = made.arrivals.draw(made.rounds, malicious, rng)
         weights = flatten(model)
         needs = (made.defense, made.clients, weights.numel(), self.trace.version)
-        self.memory = estimate_memory(*needs, made.server_optimizer)
+        self.memory = estimate_memory(*needs, made.server_optimizer, made.attack)
         refuse_too_large(self.memory, self.device)
+        number = np.cumsum(malicious) - 1  # among the malicious ones
+        self._attackers = Attackers(made, self.shards, self._clients, malicious, number)
+        self._draw_jobs()
         self._start_server(weights)
 
     def _draw_jobs(self) -> None:

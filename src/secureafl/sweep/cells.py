@@ -9,10 +9,10 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from secureafl.core.errors import LockedError, SecureAflError
+from secureafl.core.errors import LockedError, RunError, SecureAflError
 from secureafl.core.events import Event
 from secureafl.experiment import Experiment, from_mapping, to_mapping
-from secureafl.runs.layout import RESULT
+from secureafl.runs.layout import RESULT, is_run
 from secureafl.runtime.records import require_same
 from secureafl.simulation.run import open_run
 from secureafl.sweep.tally import RunProgress
@@ -110,10 +110,15 @@ def _turns(task: Task, checkpoint_seconds: float) -> Generator[list[Event], None
     """Yield the events of each turn; none while a process of a killed sweep holds the lock."""
     experiment = from_mapping(task.experiment)
     while not (task.path / RESULT).is_file():
+        begun = is_run(task.path)
         try:
             recording = open_run(experiment, task.path, checkpoint_seconds)
         except LockedError:
             yield from _pause(_LOCKED_SECONDS)
+        except RunError:
+            if begun or not is_run(task.path):
+                raise
+            yield from _pause(_LOCKED_SECONDS)  # another sweep has begun it at the same moment
         else:
             yield from recording.turns()
 

@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Literal, Protocol
 
+from secureafl.core.setting_types import fitted
 from secureafl.experiment import Experiment
 from secureafl.sweep.cells import Update
 
@@ -38,6 +39,7 @@ class Engine(Protocol):
 
 def find_engine(name: EngineName) -> Engine:
     """Return the engine of that name; the packages it needs are imported when it runs."""
+    fitted(EngineName, name, "engine")
     return importlib.import_module(f"secureafl.sweep.{name}").run_cells
 
 

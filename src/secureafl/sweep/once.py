@@ -10,7 +10,7 @@ from pathlib import Path
 
 from secureafl.core.errors import RunError
 from secureafl.experiment import Experiment, to_mapping
-from secureafl.runs.folder import RunFolder, refuse_taken
+from secureafl.runs.folder import RunFolder
 from secureafl.runs.layout import RESULT, is_run
 from secureafl.runtime.records import is_of
 from secureafl.sweep.engines import one_thread
@@ -30,7 +30,7 @@ class MadeOnce:
     def want(self, place: Path, experiment: Experiment) -> None:
         """The run is wanted in this folder of its own; a result or another run there stays."""
         name = maker = self._name(place)
-        if _takes(place, experiment):
+        if not is_run(place) or is_of(one_thread(experiment), place):
             first = self._made_as.setdefault(repr(to_mapping(experiment)), name)
             maker = name if (place / RESULT).is_file() else first
         self._wanted.setdefault(maker, []).append(place)
@@ -61,21 +61,11 @@ class MadeOnce:
         return place.absolute().relative_to(self.folder).as_posix()
 
 
-def _takes(place: Path, experiment: Experiment) -> bool:
-    """Whether a copy of the run may be put there: there is nothing yet, or that same run."""
-    if is_run(place):
-        return is_of(one_thread(experiment), place)
-    with contextlib.suppress(RunError):
-        refuse_taken(place)
-        return True
-    return False
-
-
 def _copy(made: Path, wanted: Path) -> bool:
     """Copy a finished run to where the same run is wanted, whole or not at all.
 
-    Returns whether nothing is left to do; else another process makes that run, or cannot be known
-    not to.
+    Returns whether nothing is left to do; else another process makes that run, or something that is
+    no run lies there, which an engine says.
     """
     if not (made / RESULT).is_file() or (wanted / RESULT).is_file():
         return True

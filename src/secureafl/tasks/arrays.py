@@ -36,6 +36,9 @@ class Arrays:
     module: str  # the name of its class
     weights_checksum: str  # of those it starts from
     samples_checksum: str  # of training and test samples
+    module_checksum: str  # of its layers, their settings and their code, and of the weights
+    loss_checksum: str  # of what it does
+    metrics_checksum: str  # the same
     loss_name: str = ""
     standardised: bool = True
     given: InitVar[Given | None] = None

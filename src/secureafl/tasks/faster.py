@@ -44,6 +44,8 @@ def fast_gradient(
             return None
         found = compiled.cnn_gradient(weights, inputs, lambda outputs: task.loss(outputs, labels))
         return found, weights[:0]
+    if not _trains_wholly(model):
+        return None
     if type(model) is PaperCnn:
         return None if mixed else _of_cnn(task, weights, inputs, labels)
     return _of_resnet(task, model, weights, inputs, labels, mixed)
@@ -57,12 +59,17 @@ def fast_outputs(model: nn.Module, weights: Tensor, inputs: Tensor) -> Tensor | 
 
 def _compiled_for(model: nn.Module, weights: Tensor, inputs: Tensor) -> ModuleType | None:
     """The CNN's kernels for a CPU, if they fit."""
-    if not (type(model) is PaperCnn and weights.is_cpu and len(inputs)):
+    if not (type(model) is PaperCnn and weights.is_cpu and len(inputs) and _trains_wholly(model)):
         return None
     known = weights.dtype == inputs.dtype == torch.float32 and inputs.shape[1:] == _GREY
     if not known or version_for(weights) is reference:
         return None
     return _cpu_cnn()
+
+
+def _trains_wholly(model: nn.Module) -> bool:
+    """Whether no parameter is frozen: kernels take all of them from the flat vector."""
+    return all(parameter.requires_grad for parameter in model.parameters())
 
 
 @functools.cache

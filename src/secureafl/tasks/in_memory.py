@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,8 +29,9 @@ def from_tensors(
     >>> secureafl.from_tensors(samples, samples, "six points").train_inputs.shape
     torch.Size([6, 2])
     """
-    for (inputs, labels), part in ((train, "training"), (test, "test")):
-        _check(inputs, labels, f"{source}, {part} samples")
+    for samples, part in ((train, "training"), (test, "test")):
+        _check(*_pair_of_tensors(samples, f"{source}, {part} samples"), f"{source}, {part} samples")
+    _check_origin(train_origin, len(train[0]), source)
     if train[0].dtype != test[0].dtype:
         kinds = f"inputs are {train[0].dtype} for training and {test[0].dtype} for the test"
         raise DataError(f"{source}: {kinds}; give both alike")
@@ -61,6 +63,29 @@ def from_datasets(train: Dataset, test: Dataset, source: str) -> Data:
     """
     samples = (read_samples(train, "training samples"), read_samples(test, "test samples"))
     return from_tensors(*samples, source)
+
+
+def _pair_of_tensors(samples: Any, what: str) -> Samples:
+    """The samples, if they are inputs and labels in tensors."""
+    kinds = [type(part).__name__ for part in samples] if isinstance(samples, tuple | list) else []
+    if len(kinds) != 2 or not all(isinstance(part, Tensor) for part in samples):
+        told = " and ".join(kinds) or type(samples).__name__
+        remedy = "give two tensors; secureafl.from_datasets takes arrays, lists and tables too"
+        raise DataError(f"{what}: of type {told}; {remedy}")
+    return samples[0], samples[1]
+
+
+def _check_origin(origin: Any, count: int, source: str) -> None:
+    """Raise unless there is no origin, or a whole number for each training sample."""
+    if origin is None:
+        return
+    told = type(origin).__name__
+    if isinstance(origin, Tensor):
+        told = f"{origin.dtype} {tuple(origin.shape)}"
+        if origin.shape == (count,) and not (origin.is_floating_point() or origin.is_complex()):
+            return
+    remedy = "give a tensor with a whole number for each"
+    raise DataError(f"{source}: train_origin is {told} for {count:,} training samples; {remedy}")
 
 
 def _check(inputs: Tensor, labels: Tensor, what: str) -> None:

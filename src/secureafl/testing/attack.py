@@ -27,6 +27,7 @@ from secureafl.testing.rules import (
     demand,
     fields_of,
     form_of,
+    in_one_line,
     no_host_reads,
     on_meta,
     unchanged,
@@ -35,6 +36,7 @@ from secureafl.testing.rules import (
 _ROUNDS = 24
 
 
+@in_one_line
 def check_attack(attack: Attack) -> None:
     """Raise a `ContractError` of one line if an attack would fail in a run, or on a GPU.
 
@@ -113,6 +115,8 @@ def _check_batches(attack: Attack, name: str) -> None:
             inputs, labels = _batch(size)
             with unchanged({"inputs": inputs, "labels": labels}, where):
                 found = attack.poison_batch(state, inputs, labels, torch.tensor(attacker_index))
+            pair, kind = isinstance(found, tuple) and len(found) == 2, type(found).__name__
+            demand(pair, where, f"it returns a {kind}", "return (inputs, labels)")
             check_vector(found[0], inputs, f"{where}: inputs")
             check_vector(found[1], labels, f"{where}: labels")
             inside = int(found[1].min()) >= 0 and int(found[1].max()) < CLASSES

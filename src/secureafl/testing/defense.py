@@ -19,6 +19,7 @@ from secureafl.testing.rules import (
     check_vector,
     demand,
     form_of,
+    in_one_line,
     no_host_reads,
     unchanged,
 )
@@ -27,6 +28,7 @@ _ARRIVALS = 16
 _LOUD = 0.99e18  # norm; the server refuses longer uploads
 
 
+@in_one_line
 def check_defense(defense: Defense) -> None:
     """Raise a `ContractError` of one line if a defence would fail in a run, or on a GPU.
 

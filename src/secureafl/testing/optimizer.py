@@ -17,6 +17,7 @@ from secureafl.testing.rules import (
     check_vector,
     demand,
     form_of,
+    in_one_line,
     no_host_reads,
     unchanged,
 )
@@ -25,6 +26,7 @@ _STEPS = 8
 _LONG = 1e17  # of a step, where a defence lets everything pass
 
 
+@in_one_line
 def check_optimizer(optimizer: ServerOptimizer) -> None:
     """Raise a `ContractError` of one line if a server optimiser would fail in a run, or on a GPU.
 

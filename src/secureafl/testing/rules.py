@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,6 +36,25 @@ def demand(holds: bool, where: str, what: str, remedy: str) -> None:
         raise ContractError(f"{where}: {what}; {remedy}")
 
 
+def in_one_line(check: Callable[[Any], None]) -> Callable[[Any], None]:
+    """The check of a plug-in, which also tells in one line what the plug-in itself raises."""
+
+    @functools.wraps(check)
+    def checked(plug_in: Any) -> None:
+        try:
+            check(plug_in)
+        except SecureAflError:
+            raise
+        except Exception as error:  # code of the user's may raise anything
+            said = " ".join(f"{type(error).__name__}: {error}".split())
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{Path(last.filename).name}, line {last.lineno}"
+            told = f"{type(plug_in).__name__}: it raises {said} ({where})"
+            raise ContractError(f"{told}; no method may raise") from error
+
+    return checked
+
+
 def check_kind(plug_in: Any, protocol: type, name: str) -> str:
     """Raise unless the object is a frozen dataclass with the protocol's methods; its name."""
     example = f"give the object itself, as {name}(MyClass())"
@@ -41,6 +63,9 @@ def check_kind(plug_in: Any, protocol: type, name: str) -> str:
     own = type(plug_in).__name__
     wanted = [m for m in _members(protocol) if not hasattr(plug_in, m)]
     demand(not wanted, own, f"it lacks {', '.join(wanted)}", "write every method of the protocol")
+    for method in (m for m in _members(protocol) if callable(getattr(protocol, m, None))):
+        found = getattr(plug_in, method)
+        demand(callable(found), own, f"{method} is {found!r}", "write it as a method")
     params = getattr(plug_in, "__dataclass_params__", None)
     frozen = params is not None and params.frozen
     demand(frozen, own, "it can change while it is used", "make it a @dataclass(frozen=True)")

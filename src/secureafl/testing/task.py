@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,11 +15,13 @@ from secureafl.core.protocols import Task
 from secureafl.core.types import Data
 from secureafl.experiment import Training
 from secureafl.runtime.clients import Clients
+from secureafl.runtime.model_checks import check_model, refuse_hidden_state, require_trainable
 from secureafl.testing.rules import (
     ContractError,
     check_kind,
     check_repeats,
     demand,
+    in_one_line,
     no_host_reads,
     on_meta,
 )
@@ -26,13 +29,14 @@ from secureafl.testing.rules import (
 _BATCH = 4  # samples
 
 
+@in_one_line
 def check_task(task: Task) -> None:
     """Raise a `ContractError` of one line if a task's data, model, loss and metrics do not fit.
 
     Its data are loaded, and its model is trained for one batch. Found are: labels of another dtype
     or without an input; outputs that do not fit the labels; a loss or a metric that is not finite;
-    a model that keeps something beside its flat vector, reads values on the host, or differs when
-    it is made again with the same seed.
+    a first metric that is higher where the loss is lower; a model that keeps something beside its
+    flat vector, reads values on the host, or differs when it is made again with the same seed.
 
     >>> secureafl.testing.check_task(secureafl.tasks.FashionMnist(data_dir="embedded"))
     """
@@ -42,10 +46,13 @@ def check_task(task: Task) -> None:
     kind = type(model).__name__
     module = isinstance(model, nn.Module)
     demand(module, f"{name}.model", f"it is of type {kind}", "give a torch.nn.Module")
+    _check(lambda: require_trainable(model), name)
     clients = Clients(task, data, model, Training(batch_size=_BATCH))
-    _check_hidden_state(clients, name)
+    _check(lambda: refuse_hidden_state(clients), name)
     rows = torch.arange(min(_BATCH, len(data.train_labels)))
-    gradient = _check_training(clients, rows, name)
+    _check_training(clients, rows, name)
+    _check(lambda: check_model(clients), name)
+    gradient = clients.update(flatten(model), rows)
     finite = bool(torch.isfinite(gradient).all())
     remedy = "look at the loss and at the scale of the inputs"
     demand(finite, f"{name}.loss", "its gradient is not finite", remedy)
@@ -80,15 +87,16 @@ def _check_data(data: Any, name: str) -> None:
         demand(lowest >= 0, where, f"a label is {lowest}", "number classes from 0")
 
 
-def _check_hidden_state(clients: Clients, name: str) -> None:
+def _check(refuse: Callable[[], None], name: str) -> None:
+    """What a run would refuse, as what the task does wrong."""
     try:
-        clients.refuse_hidden_state()
+        refuse()
     except ConfigError as error:
         raise ContractError(f"{name}.{error}") from None
 
 
-def _check_training(clients: Clients, rows: Tensor, name: str) -> Tensor:
-    """The gradient of one batch, whose outputs fit its labels."""
+def _check_training(clients: Clients, rows: Tensor, name: str) -> None:
+    """Raise unless outputs fit the labels, and the loss is one number."""
     task, data, model = clients.task, clients.data, clients.model
     inputs, labels = clients.batch(rows)
     outputs = model(inputs)
@@ -106,7 +114,6 @@ def _check_training(clients: Clients, rows: Tensor, name: str) -> Tensor:
     demand(single, f"{name}.loss", kind, "give the mean over the batch, a tensor")
     value = loss.item()
     demand(math.isfinite(value), f"{name}.loss", f"it is {value}", "give a finite number")
-    return clients.update(flatten(model), rows)
 
 
 def _check_metrics(task: Task, clients: Clients, name: str) -> None:

@@ -28,9 +28,9 @@ class Callback:
     ...         print(run.name, self.uploads)
     >>> samples, out = (torch.rand(20, 4), torch.arange(20) % 2), tempfile.mkdtemp() + "/mine"
     >>> _ = secureafl.fit(
-    ...     torch.nn.Linear(4, 2), samples, clients=2, rounds=3, out=out, callbacks=[Uploads()]
+    ...     torch.nn.Linear(4, 2), samples, clients=2, rounds=4, out=out, callbacks=[Uploads()]
     ... )
-    mine 3
+    mine 4
     """
 
     def on_start(self, run: Path, experiment: Experiment) -> None:
