@@ -17,39 +17,59 @@ typedef Sized<HEIGHT, WIDTH> Inputs;
 typedef Cut<(HEIGHT - 1) / STRIDE + 1, (WIDTH - 1) / STRIDE + 1, LINES, COLUMNS, GROUP> Tile;  // of outputs
 typedef Box<LINES, COLUMNS> Own;
 typedef Box<STRIDE * (LINES - 1) + 3, STRIDE * (COLUMNS - 1) + 3> Seen;
+#define SEEN_ROWS (GROUP * Seen::SIZE)
+#define LOADED (AT_ONCE * (THREADS / CHUNKS))  // rows that a block loads at a time
 
-// Loads eight channels of a tile's rows, normalised; writes those of the tile's own that are to be kept.
-__device__ void load_inputs(Number* tile, Place corner, const Number* inputs, Inputs of, const float (*normal)[IN],
-                            const Shortcut& shortcut, Number* active, bool written) {
-  const int channel = threadIdx.x % CHUNKS * 8, step = THREADS / CHUNKS, rows = GROUP * Seen::SIZE;
-  const Place start = {corner.image, corner.y * STRIDE - 1, corner.x * STRIDE - 1};
-  const bool adds = shortcut.has(channel, IN);
-  float factor[8], shift[8];
-  load_floats<8>(factor, normal[0] + channel), load_floats<8>(shift, normal[1] + channel);
-#pragma unroll 1
-  for (int first = threadIdx.x / CHUNKS; first < rows; first += AT_ONCE * step) {
-    Run<8> found[AT_ONCE], added[AT_ONCE];
-    int at[AT_ONCE];
-    bool own[AT_ONCE];
+// Eight channels of some rows of a tile, on their way from memory.
+struct Loads {
+  Run<8> found[AT_ONCE], added[AT_ONCE];
+  int at[AT_ONCE];  // less than 0: there is no such place
+  bool own[AT_ONCE];
+};
+
+// Where the rows of a tile come from.
+struct Source {
+  const Number* inputs;
+  Inputs of;
+  Shortcut shortcut;
+  bool written;  // whether those of the tile's own are to be kept
+
+  __device__ Loads load(Place corner, int first) const {
+    const int channel = threadIdx.x % CHUNKS * 8, step = THREADS / CHUNKS;
+    const Place start = {corner.image, corner.y * STRIDE - 1, corner.x * STRIDE - 1};
+    const bool adds = shortcut.has(channel, IN);
+    Loads loads;
 #pragma unroll
     for (int k = 0; k < AT_ONCE; k++) {
       const Place local = Seen::place(first + k * step), place = start + local;
-      at[k] = first + k * step < rows && of.has(place) ? of.position(place) * IN + channel : -1;
-      own[k] = written && (unsigned)(local.y - 1) < STRIDE * LINES && (unsigned)(local.x - 1) < STRIDE * COLUMNS;
-      found[k].clear(), added[k].clear();
-      if (at[k] >= 0) found[k].load(inputs + at[k]);
-      if (at[k] >= 0 && adds) added[k].load(shortcut.at(place, channel, IN));
+      const bool there = first + k * step < SEEN_ROWS && of.has(place);
+      loads.at[k] = there ? of.position(place) * IN + channel : -1;
+      loads.own[k] = written && there && (unsigned)(local.y - 1) < STRIDE * LINES &&
+                     (unsigned)(local.x - 1) < STRIDE * COLUMNS;
+      loads.found[k].clear(), loads.added[k].clear();
+      if (there) loads.found[k].load(inputs + loads.at[k]);
+      if (there && adds) loads.added[k].load(shortcut.at(place, channel, IN));
     }
+    return loads;
+  }
+};
+
+// Puts rows into a tile, normalised; writes those that are to be kept.
+__device__ void put(Number* tile, Loads& loads, int first, const float (*normal)[IN], Number* active) {
+  const int channel = threadIdx.x % CHUNKS * 8, step = THREADS / CHUNKS;
+  float factor[8], shift[8];
+  load_floats<8>(factor, normal[0] + channel), load_floats<8>(shift, normal[1] + channel);
 #pragma unroll
-    for (int k = 0; k < AT_ONCE; k++) {
-      float values[8];
+  for (int k = 0; k < AT_ONCE; k++) {
+    Run<8>& found = loads.found[k];
+    float values[8];
 #pragma unroll
-      for (int c = 0; c < 8; c++) values[c] = relu(normalised(found[k].get(c), factor[c], shift[c]) + added[k].get(c));
-      if (at[k] >= 0) found[k].set(values);
-      if (at[k] >= 0 && own[k]) found[k].store(active + at[k]);
-      found[k].to_operand();
-      if (first + k * step < rows) found[k].store(tile + (first + k * step) * PITCH + channel);
-    }
+    for (int c = 0; c < 8; c++)
+      values[c] = relu(normalised(found.get(c), factor[c], shift[c]) + loads.added[k].get(c));
+    if (loads.at[k] >= 0) found.set(values);
+    if (loads.own[k]) found.store(active + loads.at[k]);
+    found.to_operand();
+    if (first + k * step < SEEN_ROWS) found.store(tile + (first + k * step) * PITCH + channel);
   }
 }
 
@@ -118,6 +138,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) convolve(
   const int lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 / WARP_COLUMNS;
   const int warp_column = threadIdx.x / 32 % WARP_COLUMNS;
   const Shortcut shortcut = {block, block_height, block_width, block_channels, block_stride};
+  const Source source = {inputs, {images}, shortcut, written > 0};
+  const int mine = threadIdx.x / CHUNKS;
+  // The first rows are under way while the block finds the normalisation.
+  Loads loads = source.load(Tile(blockIdx.x, images).corner, mine);
   find_normalisation<IN>(
       {partial, kept, moved, blocks, norm, running, (float)momentum, (float)epsilon}, weights, normal);
   int rows[ROW_TILES][ROWS_OF_LANE];
@@ -129,14 +153,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) convolve(
       const Place at = Own::place(row < Tile::SIZE ? row : 0);  // what is beyond the tile is not stored
       rows[t][k] = Seen::row({at.image, at.y * STRIDE, at.x * STRIDE}) * PITCH + lane_start(lane);
     }
-  for (int number = blockIdx.x; number < Tile::count(images); number += gridDim.x) {
+  for (int number = blockIdx.x;;) {
     const Tile own(number, images);
-    __syncthreads();  // the tile before was read
-    load_inputs(tile, own.corner, inputs, {images}, normal, shortcut, active, written);
+#pragma unroll 1
+    for (int first = mine;;) {
+      put(tile, loads, first, normal, active);
+      first += LOADED;
+      if (first >= SEEN_ROWS) break;
+      loads = source.load(own.corner, first);
+    }
     __syncthreads();
     float sums[ROW_TILES][WARP_GROUPS][8] = {};
     add_taps(sums, tile, rows, packed, warp_column);
     store_outputs(sums, of_warps[warp_row], own, outputs, warp_row, warp_column, number == blockIdx.x);
+    number += gridDim.x;
+    if (number >= Tile::count(images)) break;
+    loads = source.load(Tile(number, images).corner, mine);
+    __syncthreads();  // the tile was read
   }
   store_statistics(of_warps, WARP_ROWS, partial_out);
 }

@@ -52,69 +52,88 @@ __device__ int input_position(const Tile& own, int row, int kind) {
   return STRIDE == 1 ? own.position(row) : Inputs{own.images}.position(input_of(own, row, kind));
 }
 
-// Loads eight channels at a time of the gradient of the outputs.
-__device__ void load_gradient(Number* tile, const Tile& own, const Number* given, const Number* outputs,
-                              const float (*back)[OUT]) {
-  const int channel = threadIdx.x % (OUT / 8) * 8, step = THREADS / (OUT / 8), rows = GROUP * Seen::SIZE;
+#define SEEN_ROWS (GROUP * Seen::SIZE)
+#define GRADIENT_THREADS (THREADS / (OUT / 8))  // that take eight channels each of different rows
+#define INPUT_THREADS (THREADS / (SLICE / 8))
+
+// Eight channels of some rows of the gradient of the outputs, and of the outputs, on their way from memory.
+struct Gradients {
+  Run<8> given[AT_ONCE], output[AT_ONCE];
+  bool known[AT_ONCE];
+};
+
+__device__ Gradients load_gradient(const Tile& own, int first, const Number* given, const Number* outputs) {
+  const int channel = threadIdx.x % (OUT / 8) * 8;
   const Outputs of = {own.images};
   const Place start = {own.corner.image, own.corner.y - (STRIDE == 1), own.corner.x - (STRIDE == 1)};
-#pragma unroll 1
-  for (int first = threadIdx.x / (OUT / 8); first < rows; first += AT_ONCE * step) {
-    Run<8> found[AT_ONCE], output[AT_ONCE];
-    bool known[AT_ONCE];
+  Gradients loads;
 #pragma unroll
-    for (int k = 0; k < AT_ONCE; k++) {
-      const Place place = start + Seen::place(first + k * step);
-      known[k] = first + k * step < rows && of.has(place);
-      found[k].clear(), output[k].clear();
-      const int at = of.position(place) * OUT + channel;
-      if (known[k]) found[k].load(given + at), output[k].load(outputs + at);
-    }
-    read_again();
-    float factor[8], slope[8], off[8];
-    load_floats<8>(factor, back[0] + channel), load_floats<8>(slope, back[1] + channel);
-    load_floats<8>(off, back[2] + channel);
+  for (int k = 0; k < AT_ONCE; k++) {
+    const int row = first + k * GRADIENT_THREADS;
+    const Place place = start + Seen::place(row);
+    loads.known[k] = row < SEEN_ROWS && of.has(place);
+    loads.given[k].clear(), loads.output[k].clear();
+    const int at = of.position(place) * OUT + channel;
+    if (loads.known[k]) loads.given[k].load(given + at), loads.output[k].load(outputs + at);
+  }
+  return loads;
+}
+
+// Puts rows of the gradient into a tile, brought through the normalisation.
+__device__ void put_gradient(Number* tile, Gradients& loads, int first, const float (*back)[OUT]) {
+  const int channel = threadIdx.x % (OUT / 8) * 8;
+  float factor[8], slope[8], off[8];
+  load_floats<8>(factor, back[0] + channel), load_floats<8>(slope, back[1] + channel);
+  load_floats<8>(off, back[2] + channel);
 #pragma unroll
-    for (int k = 0; k < AT_ONCE; k++) {
-      float values[8];
+  for (int k = 0; k < AT_ONCE; k++) {
+    const int row = first + k * GRADIENT_THREADS;
+    Run<8>& found = loads.given[k];
+    float values[8];
 #pragma unroll
-      for (int c = 0; c < 8; c++)
-        values[c] = gradient_before(found[k].get(c), output[k].get(c), factor[c], slope[c], off[c]);
-      if (known[k]) found[k].set(values);
-      found[k].to_operand();
-      if (first + k * step < rows) found[k].store(tile + (first + k * step) * PITCH + channel);
-    }
+    for (int c = 0; c < 8; c++)
+      values[c] = gradient_before(found.get(c), loads.output[k].get(c), factor[c], slope[c], off[c]);
+    if (loads.known[k]) found.set(values);
+    found.to_operand();
+    if (row < SEEN_ROWS) found.store(tile + row * PITCH + channel);
   }
 }
 
-// Loads the tile's own inputs, kind by kind; where there are none, zeros. With `normed` they are normalised first.
-__device__ void load_inputs(Number* tile, const Tile& own, const Number* inputs, const float (*before)[SLICE],
-                            bool normed) {
-  const int channel = threadIdx.x % (SLICE / 8) * 8, step = THREADS / (SLICE / 8);
-#pragma unroll 1
-  for (int first = threadIdx.x / (SLICE / 8); first < KINDS * ALL; first += AT_ONCE * step) {
-    Run<8> found[AT_ONCE];
-    bool known[AT_ONCE];
+// Eight channels of some rows of a tile's own inputs, kind by kind; where there are none, zeros.
+struct Actives {
+  Run<8> found[AT_ONCE];
+  bool known[AT_ONCE];
+};
+
+__device__ Actives load_inputs(const Tile& own, int first, const Number* inputs) {
+  const int channel = threadIdx.x % (SLICE / 8) * 8;
+  Actives loads;
 #pragma unroll
-    for (int k = 0; k < AT_ONCE; k++) {
-      const int row = first + k * step, kind = row / ALL;
-      known[k] = row < KINDS * ALL && has_input(own, row % ALL, kind);
-      found[k].clear();
-      if (known[k])
-        found[k].load(inputs + input_position(own, row % ALL, kind) * IN + blockIdx.y * SLICE + channel);
-    }
-    read_again();
-    float factor[8], shift[8];
-    load_floats<8>(factor, before[2] + channel), load_floats<8>(shift, before[3] + channel);
+  for (int k = 0; k < AT_ONCE; k++) {
+    const int row = first + k * INPUT_THREADS, kind = row / ALL;
+    loads.known[k] = row < KINDS * ALL && has_input(own, row % ALL, kind);
+    loads.found[k].clear();
+    if (loads.known[k])
+      loads.found[k].load(inputs + input_position(own, row % ALL, kind) * IN + blockIdx.y * SLICE + channel);
+  }
+  return loads;
+}
+
+// Puts inputs into a tile; with `normed` they are normalised first.
+__device__ void put_inputs(Number* tile, Actives& loads, int first, const float (*before)[SLICE], bool normed) {
+  const int channel = threadIdx.x % (SLICE / 8) * 8;
+  float factor[8], shift[8];
+  load_floats<8>(factor, before[2] + channel), load_floats<8>(shift, before[3] + channel);
 #pragma unroll
-    for (int k = 0; k < AT_ONCE; k++) {
-      float values[8];
+  for (int k = 0; k < AT_ONCE; k++) {
+    const int row = first + k * INPUT_THREADS;
+    Run<8>& found = loads.found[k];
+    float values[8];
 #pragma unroll
-      for (int c = 0; c < 8; c++) values[c] = relu(normalised(found[k].get(c), factor[c], shift[c]));
-      if (known[k] && normed) found[k].set(values);
-      found[k].to_operand();
-      if (first + k * step < KINDS * ALL) found[k].store(tile + (first + k * step) * INPUT_PITCH + channel);
-    }
+    for (int c = 0; c < 8; c++) values[c] = relu(normalised(found.get(c), factor[c], shift[c]));
+    if (loads.known[k] && normed) found.set(values);
+    found.to_operand();
+    if (row < KINDS * ALL) found.store(tile + row * INPUT_PITCH + channel);
   }
 }
 
@@ -290,6 +309,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) convolve_b
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warp_row = warp / WARP_COLUMNS;
   const int warp_column = warp % WARP_COLUMNS, channel = warp_column * 16 + lane % 4 * 4;
   const int share = warp / PARTS % SHARES, tap_group = warp / PARTS / SHARES;
+  const int gradient_row = threadIdx.x / (OUT / 8), input_row = threadIdx.x / (SLICE / 8);
+  // The first rows are under way while the block finds the factors.
+  Gradients gradients = load_gradient(Tile(blockIdx.x, images), gradient_row, given, outputs);
+  Actives actives = load_inputs(Tile(blockIdx.x, images), input_row, inputs);
   find_gradient_factors<OUT>(sums, blocks, kept, weights, norm, (float)images * Outputs().position({1, 0, 0}), gradient,
                              back);
   if (threadIdx.x < SLICE) {
@@ -312,11 +335,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) convolve_b
       rows[t][k] = row_of[(warp_row % WARP_ROWS * ROW_TILES + t) * 16 + lane_row(lane, k)] + lane_start(lane);
   const Before before = {outputs_before, past, found, normal[0], shortcut > 0};
   float weight_sums[TAPS][8] = {};
-  for (int number = blockIdx.x; number < Tile::count(images); number += gridDim.x) {
+  for (int number = blockIdx.x;;) {
     const Tile own(number, images);
-    __syncthreads();  // the tile before was read
-    load_gradient(memory, own, given, outputs, back);
-    load_inputs(active, own, inputs, normal, normed);
+#pragma unroll 1
+    for (int first = input_row;;) {
+      put_inputs(active, actives, first, normal, normed);
+      first += AT_ONCE * INPUT_THREADS;
+      if (first >= KINDS * ALL) break;
+      actives = load_inputs(own, first, inputs);
+    }
+#pragma unroll 1
+    for (int first = gradient_row;;) {
+      put_gradient(memory, gradients, first, back);
+      first += AT_ONCE * GRADIENT_THREADS;
+      if (first >= SEEN_ROWS) break;
+      gradients = load_gradient(own, first, given, outputs);
+    }
     __syncthreads();
     if (warp_row < WARP_ROWS) {
       float found_sums[8] = {};
@@ -329,6 +363,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) convolve_b
       add_weights<0, TAPS>(weight_sums, memory, active, row_of, share);
     else
       add_weights<TAPS, 9>(weight_sums, memory, active, row_of, share);
+    number += gridDim.x;
+    if (number >= Tile::count(images)) break;
+    gradients = load_gradient(Tile(number, images), gradient_row, given, outputs);
+    actives = load_inputs(Tile(number, images), input_row, inputs);
+    __syncthreads();  // the tile was read
   }
   store_sums(of_warps, normal[1], sums_before);
   if (SHARES > 1)
