@@ -212,8 +212,6 @@ def presets_of(cls: type) -> dict[str, Mapping[str, Any]]:
 def _value(hint: Any, value: Any, tables: Mapping[type, Table], path: str) -> Any:
     if not dataclasses.is_dataclass(hint):
         return fitted(hint, value, path)
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{path} = {value!r}: give a table of settings")
     return build(typing.cast(type, hint), value, tables, path)
 
 

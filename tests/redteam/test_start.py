@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from redteam.small import pretend, tiny_plan
+from reference.tiny_task import TinyTask
 
 import secureafl
 from secureafl.core.errors import ConfigError, RunError
@@ -71,6 +72,16 @@ def test_each_of_several_searches_begins_with_what_it_may_try():
     assert (errors.start, backdoors.start) == ((ALIE, scaling), (scaling,))
     with pytest.raises(ConfigError, match="attack 'nonsense'"):
         with_starts([tiny_plan(), tiny_plan(against="asr")], [{"kind": "nonsense"}])
+
+
+def test_data_are_read_once_for_all_searches_and_not_at_all_without_attacks(monkeypatch):
+    loaded, load = [], TinyTask.load
+    plans = [tiny_plan(search_seed=seed) for seed in range(3)]
+    monkeypatch.setattr(TinyTask, "load", lambda task: loaded.append(task) or load(task))
+    assert with_starts(plans, ()) == plans
+    assert not loaded
+    with_starts(plans, [ALIE])
+    assert len(loaded) == 1
 
 
 def test_numbers_are_as_short_as_those_a_search_tries():

@@ -30,13 +30,11 @@ class Scores:
 
     def short(self, attack: Mapping[str, Any]) -> float | None:
         """The score of an attack's short run."""
-        run = self._out / RUNS / cell_name(attack, "short")
-        return self._score(self._plan.short(attack), run, unless=not self.short_runs_learn)
+        return self._score(self._plan.short(attack), self._run(attack, "short"), early=True)
 
     def longer(self, attack: Mapping[str, Any]) -> float | None:
         """The score of an attack's longer run."""
-        run = self._out / RUNS / cell_name(attack, "longer")
-        return self._score(self._plan.longer(attack), run, unless=not self.short_runs_learn)
+        return self._score(self._plan.longer(attack), self._run(attack, "longer"), early=True)
 
     def held_out(self, attack: Mapping[str, Any]) -> BySeed:
         """The scores of an attack's runs at full length."""
@@ -54,8 +52,7 @@ class Scores:
 
     def held_out_runs(self, attack: Mapping[str, Any]) -> dict[int, Path]:
         """The folders of an attack's runs at full length, by seed."""
-        folder = self._out / RUNS
-        return {seed: folder / cell_name(attack, f"seed{seed}") for seed in self._plan.held_out}
+        return {seed: self._run(attack, f"seed{seed}") for seed in self._plan.held_out}
 
     def metric(self, attack: Mapping[str, Any]) -> str:
         """What its scores are: the success rate of a backdoor, or the task's main metric."""
@@ -65,8 +62,7 @@ class Scores:
     @functools.cached_property
     def without_attack(self) -> float | None:
         """The error of the short run without an attack; asked for when that has ended."""
-        run = self._out / RUNS / cell_name(NO_ATTACK, "short")
-        return _error(self._plan.short(NO_ATTACK), run)
+        return _error(self._plan.short(NO_ATTACK), self._run(NO_ATTACK, "short"))
 
     @property
     def short_runs_learn(self) -> bool:
@@ -78,16 +74,20 @@ class Scores:
     def _error_ceiling(self) -> float:
         return self._plan.error_ceiling
 
-    def _score(self, experiment: Experiment, run: Path, unless: bool = False) -> float | None:
+    def _run(self, attack: Mapping[str, Any], stage: str) -> Path:
+        return self._out / RUNS / cell_name(attack, stage)
+
+    def _score(self, experiment: Experiment, run: Path, early: bool = False) -> float | None:
         """The error; or the success rate of a backdoor in a model that is still good for something.
 
-        A model that names the target class whatever it sees has no backdoor: its score is 0,
-        `unless` models of that length are like that without an attack, too.
+        A model that names the target class whatever it sees has no backdoor: its score is 0, unless
+        it had little time, and models of such `early` runs are like that without an attack, too.
         """
         error = _error(experiment, run)
         if self._plan.against == "error" or error is None:
             return error
-        if math.isinf(error) or (error >= self._error_ceiling and not unless):
+        spared = early and not self.short_runs_learn
+        if math.isinf(error) or (error >= self._error_ceiling and not spared):
             return 0.0
         return _late(_metrics(run).get(_SUCCESS), run)
 

@@ -71,7 +71,6 @@ FIXED = frozenset(
     {"target_class", "victim_class", "trigger_side", "trigger_per", "masked_classes", "mark"}
 )
 
-
 # Choices that only make sense where samples have classes.
 _NEED_CLASSES: Mapping[str, tuple[str, ...]] = {"aim": ("one_class",)}
 
@@ -94,18 +93,20 @@ def find_space(task: Task, backdoors_only: bool) -> Space:
         for kind, attack in ATTACKS.items()
         if attack is not NoAttack and (suits if is_backdoor(kind) else not backdoors_only)
     ]
-    return {kind: _suitable(dimensions(kind), has_classes) for kind in kinds}
-
-
-def _suitable(found: Mapping[str, Dimension], has_classes: bool) -> dict[str, Dimension]:
-    """The settings without choices that make no sense for the task."""
     left_out = {} if has_classes else _NEED_CLASSES
     return {
-        name: dimension
-        if isinstance(dimension, Range)
-        else tuple(value for value in dimension if value not in left_out.get(name, ()))
-        for name, dimension in found.items()
+        kind: {
+            name: _without(left_out.get(name, ()), its) for name, its in dimensions(kind).items()
+        }
+        for kind in kinds
     }
+
+
+def _without(choices: Sequence[str], dimension: Dimension) -> Dimension:
+    """The values of a setting but for choices that make no sense for the task."""
+    if isinstance(dimension, Range):
+        return dimension
+    return tuple(value for value in dimension if value not in choices)
 
 
 def is_backdoor(kind: str) -> bool:

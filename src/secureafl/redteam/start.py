@@ -16,6 +16,7 @@ from secureafl.redteam.folder import OUTCOME
 from secureafl.redteam.plan import Against, Plan
 from secureafl.redteam.space import complete, find_space
 from secureafl.runs.layout import read_json
+from secureafl.runtime.loading import shared_data
 from secureafl.toml import parse_value
 
 Source = str | Path | Mapping[str, Any]
@@ -36,7 +37,10 @@ def with_start(plan: Plan, sources: Iterable[Source]) -> Plan:
 def with_starts(plans: Sequence[Plan], sources: Iterable[Source]) -> list[Plan]:
     """The same for several; a search for backdoors does without attacks that others may try."""
     given = list(sources)
-    spaces = [find_space(plan.base.task, plan.against == "asr") for plan in plans]
+    if not given:
+        return list(plans)
+    with shared_data():
+        spaces = [find_space(plan.base.task, plan.against == "asr") for plan in plans]
     everywhere = [kind for space in spaces for kind in space]
     started = []
     for plan, space in zip(plans, spaces, strict=True):

@@ -19,7 +19,8 @@ from secureafl.report.formatting import in_markdown_table, number
 from secureafl.report.tables import read_runs
 from secureafl.report.trust import trust
 from secureafl.report.writing import PAGE, fill, save
-from secureafl.runs.layout import is_run, read_json
+from secureafl.runs.find import search
+from secureafl.runs.layout import read_json
 from secureafl.runs.origin import origin_of
 from secureafl.toml import on_one_line
 
@@ -75,7 +76,7 @@ def write_redteam(outcome: Mapping[str, Any], folder: Path, out: Path) -> Path:
         "run": run,
         "curve": curve,
         "trust_map": trust_map,
-        "origin": origin_of(_runs(folder)),
+        "origin": origin_of(search(folder / "runs").runs),
     }
     pictures = [curve, *([trust_map] if trust_map else [])]
     filters = {"score": score, "on_one_line": on_one_line, "plain": in_markdown_table}
@@ -83,12 +84,6 @@ def write_redteam(outcome: Mapping[str, Any], folder: Path, out: Path) -> Path:
     made = {file: fill(template, filters, values) for file, template in pages.items()}
     save(out, made, pictures, list(tables.values()))
     return out / PAGE
-
-
-def _runs(folder: Path) -> list[Path]:
-    """The runs of a search; a name that begins with a dot is that of a run being copied."""
-    found = sorted((folder / "runs").iterdir())
-    return [path for path in found if is_run(path) and not path.name.startswith(".")]
 
 
 def _tables(
