@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from emulated_cuda import ABLE, GPU, emulate
+from emulated_cuda import ABLE, GPU, costly, emulate
 from resnet_cases import case_of, error, loss_for
 
 from secureafl.core.flat_model import FlatModel, count_statistics
@@ -13,6 +13,7 @@ from secureafl.tasks.models.resnet_gradient import resnet_gradient
 
 pytestmark = pytest.mark.skipif(GPU == "cuda" or not ABLE, reason="needs Linux and g++, no GPU")
 SMALL, ODD = (3, 9, 6), (5, 18, 17)
+WIDE = (2, 5, 199)  # a tile has not all columns
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def by_autograd(model, weights, inputs, labels, mixed=False):
     return FlatModel(model, mixed).gradient(weights, inputs, loss_for(labels))
 
 
-@pytest.mark.parametrize("sizes", [SMALL, ODD])
+@pytest.mark.parametrize("sizes", [SMALL, costly(ODD), costly(WIDE)])
 def test_with_exact_products_the_gradient_is_autograds(gradient, sizes):
     model, weights, inputs, labels = case_of(*sizes, 10, device="cpu")
     expected = by_autograd(model, weights.double(), inputs.double(), labels)
@@ -46,7 +47,7 @@ def test_with_exact_products_the_gradient_is_autograds(gradient, sizes):
     assert not found[0][-count_statistics(model) :].any()
 
 
-@pytest.mark.parametrize("sizes", [SMALL, ODD])
+@pytest.mark.parametrize("sizes", [SMALL, costly(ODD), WIDE])
 def test_in_bfloat16_it_is_as_close_as_autograd(gradient, sizes):
     model, weights, inputs, labels = case_of(*sizes, 10, device="cpu")
     expected = by_autograd(model, weights.double(), inputs.double(), labels)

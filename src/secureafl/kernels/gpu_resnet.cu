@@ -4,7 +4,7 @@
 // Its inputs are what the convolution before gave. A block brings a tile of them with its rim into shared memory, and
 // normalises them on the way; where they end a block of the network, it also adds the shortcut, and writes those that
 // are its own to memory. Then each of the nine taps is a product of rows of that tile, as they lie there.
-// IN, OUT, STRIDE and the sizes of a tile are defined by `kernels.gpu_resnet`.
+// IN, OUT, STRIDE, sizes of images and tiles are defined by `kernels.gpu_resnet`.
 
 #define PITCH (IN + PAD)
 #define CHUNKS (IN / 8)  // of eight channels, which a thread loads at a time
@@ -13,49 +13,70 @@
 #define WARP_GROUPS (OUT / 16 / WARP_COLUMNS)  // of 16 channels
 #define ROWS (2 * ROW_TILES)                   // that a thread has sums of
 
-// Loads eight channels of a tile's rows, normalised; writes those of the tile's own that are to be kept.
-__device__ void load_inputs(Number* tile, Place corner, const Tiles& tiles, const Box& box, const Number* inputs,
-                            Tensor of, const float (*normal)[IN], const Shortcut& shortcut, Number* active,
-                            bool written) {
+typedef Sized<HEIGHT, WIDTH> Inputs;
+typedef Cut<(HEIGHT - 1) / STRIDE + 1, (WIDTH - 1) / STRIDE + 1, LINES, COLUMNS, GROUP> Tile;  // of outputs
+typedef Box<LINES, COLUMNS> Own;
+typedef Box<STRIDE * (LINES - 1) + 3, STRIDE * (COLUMNS - 1) + 3> Seen;
+#define SEEN_ROWS (GROUP * Seen::SIZE)
+#define LOADED (AT_ONCE * (THREADS / CHUNKS))  // rows that a block loads at a time
+
+// Eight channels of some rows of a tile, on their way from memory.
+struct Loads {
+  Run<8> found[AT_ONCE], added[AT_ONCE];
+  int at[AT_ONCE];  // less than 0: there is no such place
+  bool own[AT_ONCE];
+};
+
+// Where the rows of a tile come from.
+struct Source {
+  const Number* inputs;
+  Inputs of;
+  Shortcut shortcut;
+  bool written;  // whether those of the tile's own are to be kept
+
+  __device__ Loads load(Place corner, int first) const {
+    const int channel = threadIdx.x % CHUNKS * 8, step = THREADS / CHUNKS;
+    const Place start = {corner.image, corner.y * STRIDE - 1, corner.x * STRIDE - 1};
+    const bool adds = shortcut.has(channel, IN);
+    Loads loads;
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; k++) {
+      const Place local = Seen::place(first + k * step), place = start + local;
+      const bool there = first + k * step < SEEN_ROWS && of.has(place);
+      loads.at[k] = there ? of.position(place) * IN + channel : -1;
+      loads.own[k] = written && there && (unsigned)(local.y - 1) < STRIDE * LINES &&
+                     (unsigned)(local.x - 1) < STRIDE * COLUMNS;
+      loads.found[k].clear(), loads.added[k].clear();
+      if (there) loads.found[k].load(inputs + loads.at[k]);
+      if (there && adds) loads.added[k].load(shortcut.at(place, channel, IN));
+    }
+    return loads;
+  }
+};
+
+// Puts rows into a tile, normalised; writes those that are to be kept.
+__device__ void put(Number* tile, Loads& loads, int first, const float (*normal)[IN], Number* active) {
   const int channel = threadIdx.x % CHUNKS * 8, step = THREADS / CHUNKS;
-  const int rows = tiles.group * box.by_image.by;
-  for (int first = threadIdx.x / CHUNKS; first < rows; first += AT_ONCE * step) {
-    Run<8> found[AT_ONCE], added[AT_ONCE];
-    int at[AT_ONCE];
-    bool own[AT_ONCE];
+  float factor[8], shift[8];
+  load_floats<8>(factor, normal[0] + channel), load_floats<8>(shift, normal[1] + channel);
 #pragma unroll
-    for (int k = 0; k < AT_ONCE; k++) {
-      const Place local = box.place(first + k * step);
-      const Place place = {corner.image + local.image, corner.y * STRIDE - 1 + local.y,
-                           corner.x * STRIDE - 1 + local.x};
-      at[k] = first + k * step < rows && of.has(place) ? of.position(place) * IN + channel : -1;
-      own[k] = written && local.y > 0 && local.y <= STRIDE * tiles.lines && local.x > 0 &&
-               local.x <= STRIDE * tiles.columns;
-      found[k].clear(), added[k].clear();
-      if (at[k] >= 0) found[k].load(inputs + at[k]);
-      if (at[k] >= 0 && shortcut.has(channel, IN)) added[k].load(shortcut.at(place, channel, IN));
-    }
+  for (int k = 0; k < AT_ONCE; k++) {
+    Run<8>& found = loads.found[k];
+    float values[8];
 #pragma unroll
-    for (int k = 0; k < AT_ONCE; k++) {
-      read_again();
-      float values[8];
-#pragma unroll
-      for (int c = 0; c < 8; c++) {
-        const int its = channel + c;
-        const float value = normalised(found[k].get(c), normal[0][its], normal[1][its], normal[2][its]);
-        values[c] = relu(value + added[k].get(c));
-      }
-      if (at[k] >= 0) found[k].set(values);
-      if (at[k] >= 0 && own[k]) found[k].store(active + at[k]);
-      found[k].to_operand();
-      if (first + k * step < rows) found[k].store(tile + (first + k * step) * PITCH + channel);
-    }
+    for (int c = 0; c < 8; c++)
+      values[c] = relu(normalised(found.get(c), factor[c], shift[c]) + loads.added[k].get(c));
+    if (loads.at[k] >= 0) found.set(values);
+    if (loads.own[k]) found.store(active + loads.at[k]);
+    found.to_operand();
+    if (first + k * step < SEEN_ROWS) found.store(tile + (first + k * step) * PITCH + channel);
   }
 }
 
 // Adds the products of all taps; `rows` says where in the tile the first tap's row of each output begins.
-__device__ void add_taps(float (*sums)[WARP_GROUPS][8], const Number* tile, const int (*rows)[ROWS_OF_LANE], int line,
+__device__ void add_taps(float (*sums)[WARP_GROUPS][8], const Number* tile, const int (*rows)[ROWS_OF_LANE],
                          const Number* packed, int warp_column) {
+  const int line = STRIDE * (COLUMNS - 1) + 3;
 #pragma unroll 1  // more would not fit into registers
   for (int y = 0; y < 3; y++)
 #pragma unroll
@@ -77,48 +98,50 @@ __device__ void add_taps(float (*sums)[WARP_GROUPS][8], const Number* tile, cons
 }
 
 // Stores a tile's outputs, and adds those to the statistics as they are stored.
-__device__ void store_outputs(const float (*sums)[WARP_GROUPS][8], Statistics (*of_warps)[OUT], Place corner,
-                              const Tiles& tiles, const Box& own, Number* outputs, int warp_row, int channel) {
-  const Tensor of = {tiles.images, tiles.height, tiles.width};
+__device__ void store_outputs(const float (*sums)[WARP_GROUPS][8], Found<OUT>& of_warp, const Tile& own,
+                              Number* outputs, int warp_row, int warp_column, bool first) {
+  const int channel = warp_column * WARP_GROUPS * 16 + threadIdx.x % 4 * 4;
   bool known[ROWS];
   int at[ROWS];
 #pragma unroll
   for (int r = 0; r < ROWS; r++) {
-    const int row = (warp_row * ROW_TILES + r / 2) * 16 + r % 2 * 8 + threadIdx.x % 32 / 4;
-    const Place local = own.place(row), place = {corner.image + local.image, corner.y + local.y, corner.x + local.x};
-    known[r] = row < tiles.size() && of.has(place);
-    at[r] = of.position(place) * OUT + channel;
+    const int row = warp_row * ROW_TILES * 16 + threadIdx.x % 32 / 4 + 8 * r;
+    known[r] = own.has(row);
+    at[r] = own.position(row) * OUT + channel;
   }
+  if (warp_column == 0) count_rows<ROWS>(of_warp, known, first);
 #pragma unroll
   for (int q = 0; q < WARP_GROUPS; q++) {
     float values[ROWS][4];
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-#pragma unroll
-      for (int c = 0; c < 4; c++) values[r][c] = rounded(sums[r / 2][q][c / 2 * 4 + r % 2 * 2 + c % 2]);
       Run<4> found;
+#pragma unroll
+      for (int c = 0; c < 4; c++) values[r][c] = sums[r / 2][q][c / 2 * 4 + r % 2 * 2 + c % 2];
       found.set(values[r]);
       if (known[r]) found.store(outputs + at[r] + 16 * q);
+#pragma unroll
+      for (int c = 0; c < 4; c++) values[r][c] = found.get(c);
     }
-    add_rows<ROWS>(of_warps[warp_row] + channel + 16 * q, values, known);
+    add_rows<ROWS>(of_warp, channel + 16 * q, values, known, first);
   }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 3) convolve(
     const Number* inputs, const float* partial, float* kept, float* moved, const float* weights, const Number* block,
     Number* active, const Number* packed, Number* outputs, float* partial_out, int blocks, int norm, int running,
-    int images, int height, int width, int lines, int columns, int group, int written, int block_channels,
-    int block_stride, int block_height, int block_width, double momentum, double epsilon) {
+    int images, int written, int block_channels, int block_stride, int block_height, int block_width, double momentum,
+    double epsilon) {
   __shared__ __align__(16) Number tile[MOST_ROWS * PITCH];
-  __shared__ float normal[3][IN];
-  __shared__ Statistics of_warps[WARP_ROWS][OUT];
+  __shared__ __align__(16) float normal[2][IN];
+  __shared__ Found<OUT> of_warps[WARP_ROWS];
   const int lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 / WARP_COLUMNS;
   const int warp_column = threadIdx.x / 32 % WARP_COLUMNS;
-  const int channel = warp_column * WARP_GROUPS * 16 + lane % 4 * 4;
-  const Tensor of = {images, height, width};
-  const Shortcut shortcut = {block, {images, block_height, block_width}, block_channels, block_stride};
-  const Tiles tiles(images, (height - 1) / STRIDE + 1, (width - 1) / STRIDE + 1, lines, columns, group);
-  const Box box(STRIDE * (lines - 1) + 3, STRIDE * (columns - 1) + 3), own(lines, columns);
+  const Shortcut shortcut = {block, block_height, block_width, block_channels, block_stride};
+  const Source source = {inputs, {images}, shortcut, written > 0};
+  const int mine = threadIdx.x / CHUNKS;
+  // The first rows are under way while the block finds the normalisation.
+  Loads loads = source.load(Tile(blockIdx.x, images).corner, mine);
   find_normalisation<IN>(
       {partial, kept, moved, blocks, norm, running, (float)momentum, (float)epsilon}, weights, normal);
   int rows[ROW_TILES][ROWS_OF_LANE];
@@ -127,18 +150,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) convolve(
 #pragma unroll
     for (int k = 0; k < ROWS_OF_LANE; k++) {
       const int row = (warp_row * ROW_TILES + t) * 16 + lane_row(lane, k);
-      const Place at = own.place(row < tiles.size() ? row : 0);  // what is beyond the tile is not stored
-      rows[t][k] = box.row({at.image, at.y * STRIDE, at.x * STRIDE}) * PITCH + lane_start(lane);
+      const Place at = Own::place(row < Tile::SIZE ? row : 0);  // what is beyond the tile is not stored
+      rows[t][k] = Seen::row({at.image, at.y * STRIDE, at.x * STRIDE}) * PITCH + lane_start(lane);
     }
-  clear_statistics(of_warps, WARP_ROWS);  // before the first barrier
-  for (int number = blockIdx.x; number < tiles.count; number += gridDim.x) {
-    const Place corner = tiles.corner(number);
-    __syncthreads();  // the tile before was read
-    load_inputs(tile, corner, tiles, box, inputs, of, normal, shortcut, active, written);
+  for (int number = blockIdx.x;;) {
+    const Tile own(number, images);
+#pragma unroll 1
+    for (int first = mine;;) {
+      put(tile, loads, first, normal, active);
+      first += LOADED;
+      if (first >= SEEN_ROWS) break;
+      loads = source.load(own.corner, first);
+    }
     __syncthreads();
     float sums[ROW_TILES][WARP_GROUPS][8] = {};
-    add_taps(sums, tile, rows, box.columns, packed, warp_column);
-    store_outputs(sums, of_warps, corner, tiles, own, outputs, warp_row, channel);
+    add_taps(sums, tile, rows, packed, warp_column);
+    store_outputs(sums, of_warps[warp_row], own, outputs, warp_row, warp_column, number == blockIdx.x);
+    number += gridDim.x;
+    if (number >= Tile::count(images)) break;
+    loads = source.load(Tile(number, images).corner, mine);
+    __syncthreads();  // the tile was read
   }
   store_statistics(of_warps, WARP_ROWS, partial_out);
 }

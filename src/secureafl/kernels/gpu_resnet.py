@@ -189,11 +189,10 @@ def convolve_images(
     layer: Layer, images: Tensor, weights: Tensor, table: Tensor, packed: Tensor, zeros: Tensor
 ) -> None:
     """The first convolution; all others' weights are packed, and `zeros` are set to 0."""
-    blocks, dtype = len(layer.partial), layer.sizes.dtype
+    blocks = len(layer.partial)
     given = [images, weights, layer.outputs, layer.partial, table, packed, zeros]
-    given += [layer.sizes.positions, layer.sizes.height, layer.sizes.width, blocks]
-    given += [len(table), packed.numel() // 2, zeros.numel()]
-    kernel = compiled("gpu_resnet_images.cu", "convolve_images", _of_type(dtype))
+    given += [layer.sizes.positions, blocks, len(table), packed.numel() // 2, zeros.numel()]
+    kernel = compiled("gpu_resnet_images.cu", "convolve_images", _of_images(layer.sizes))
     kernel((blocks + _PACK_BLOCKS, 1, 1), (_THREADS, 1, 1), given)
 
 
@@ -214,9 +213,9 @@ def convolve(
     given = [before.outputs, before.partial, before.kept, before.moved, weights, block]
     given += [before.outputs if active is None else active, layer.packed, layer.outputs]
     given += [layer.partial, len(before.partial), before.norm, before.running]
-    given += [sizes.images, sizes.height, sizes.width, *tiles[:3], active is not None]
+    given += [sizes.images, active is not None]
     given += [its.before if shortcut else 0, its.stride, its.height, its.width, *norm]
-    kernel = compiled("gpu_resnet.cu", "convolve", _of_tiles(sizes, _THERE))
+    kernel = compiled("gpu_resnet.cu", "convolve", _of_tiles(sizes, tiles, _THERE))
     kernel((tiles.blocks, 1, 1), (_THREADS, 1, 1), given)
 
 
@@ -239,12 +238,12 @@ def convolve_back(
     tensors = [given, layer.outputs, layer.kept, layer.sums, weights, gradient, layer.packed_back]
     tensors += [before.outputs if start is None else start, before.outputs, before.kept]
     tensors += [found if past is None else past, found, before.sums, layer.parts]
-    rest = [len(layer.sums), layer.norm, before.norm, sizes.images, sizes.height, sizes.width]
+    rest = [len(layer.sums), layer.norm, before.norm, sizes.images]
     slice_ = min(sizes.before, _SLICE)
-    numbers = (*_of_tiles(sizes, _BACK), ("SLICE", slice_))
+    numbers = (*_of_tiles(sizes, tiles, _BACK), ("SLICE", slice_))
     kernel = compiled("gpu_resnet_back.cu", "convolve_back", numbers)
     grid = (tiles.blocks, sizes.before // slice_, 1)
-    kernel(grid, (_THREADS, 1, 1), [*tensors, *rest, *tiles[:3], start is None, past is not None])
+    kernel(grid, (_THREADS, 1, 1), [*tensors, *rest, start is None, past is not None])
     return found
 
 
@@ -265,16 +264,8 @@ def image_weight_gradient(
     sizes, blocks = layer.sizes, len(layer.parts)
     tensors = [images, given, layer.outputs, layer.kept, layer.sums, weights, gradient]
     tensors += [layer.parts, parts, table, counter_for(weights.device)]
-    rest = [
-        len(layer.sums),
-        layer.norm,
-        sizes.positions,
-        sizes.height,
-        sizes.width,
-        blocks,
-        len(table),
-    ]
-    kernel = compiled("gpu_resnet_images.cu", "image_weight_gradient", _of_type(sizes.dtype))
+    rest = [len(layer.sums), layer.norm, sizes.positions, blocks, len(table)]
+    kernel = compiled("gpu_resnet_images.cu", "image_weight_gradient", _of_images(sizes))
     grid = (blocks + pairs // _ADDED, 1, 1)
     kernel(grid, (_THREADS, 1, 1), [*tensors, *rest])
 
@@ -303,12 +294,20 @@ def pool_gradient(layer: Layer, features: Tensor, active: Tensor) -> Tensor:
     return found
 
 
+def _of_images(sizes: Sizes) -> tuple[tuple[str, int], ...]:
+    """What a kernel knows of images when it is compiled: all but their number."""
+    return (*_of_type(sizes.dtype), ("HEIGHT", sizes.height), ("WIDTH", sizes.width))
+
+
 def _of_type(dtype: torch.dtype) -> tuple[tuple[str, int], ...]:
     return (("MIXED", int(dtype == torch.bfloat16)),)
 
 
-def _of_tiles(sizes: Sizes, room: dict[torch.dtype, _Room]) -> tuple[tuple[str, int], ...]:
+def _of_tiles(
+    sizes: Sizes, tiles: Tiles, room: dict[torch.dtype, _Room]
+) -> tuple[tuple[str, int], ...]:
     warps, products, rows = room[sizes.dtype][sizes.before, sizes.after]
     channels = (("IN", sizes.before), ("OUT", sizes.after), ("STRIDE", sizes.stride))
-    tile = (("WARP_ROWS", warps), ("ROW_TILES", products), ("MOST_ROWS", rows))
-    return (*_of_type(sizes.dtype), *channels, *tile)
+    tile = (("LINES", tiles.lines), ("COLUMNS", tiles.columns), ("GROUP", tiles.group))
+    room_ = (("WARP_ROWS", warps), ("ROW_TILES", products), ("MOST_ROWS", rows))
+    return (*_of_images(sizes), *channels, *tile, *room_)

@@ -26,19 +26,24 @@ __device__ Convolution convolution(const int* table, int number) {
 }
 
 // Gathers what each output of a tile sees; rows beyond the last position are 0.
-__device__ void gather(Number* tile, const float* images, int start, int count, Tensor of) {
+__device__ void gather(Number* tile, const float* images, int start, int count) {
   for (int row = threadIdx.x; row < TILE; row += THREADS) {
-    const int position = start + row, x = position % of.width, y = position / of.width % of.height;
-    const float* image = images + position / of.width / of.height * 3 * of.height * of.width;
+    const Place at = Sized<HEIGHT, WIDTH>().place(start + row);
+    const float* image = images + at.image * 3 * HEIGHT * WIDTH + at.y * WIDTH + at.x;
+    bool lines[3], columns[3];
+#pragma unroll
+    for (int k = 0; k < 3; k++) {
+      lines[k] = start + row < count && (unsigned)(at.y + k - 1) < HEIGHT;
+      columns[k] = (unsigned)(at.x + k - 1) < WIDTH;
+    }
 #pragma unroll
     for (int chunk = 0; chunk < PATCH / 8; chunk++) {
       float values[8];
 #pragma unroll
       for (int k = 0; k < 8; k++) {
-        const int number = chunk * 8 + k, line = y + number / 3 % 3 - 1, column = x + number % 3 - 1;
-        const bool inside = number < SEEN && position < count && line >= 0 && line < of.height && column >= 0 &&
-                            column < of.width;
-        values[k] = inside ? __ldg(image + (number / 9 * of.height + line) * of.width + column) : 0;
+        const int number = chunk * 8 + k, line = number / 3 % 3, column = number % 3;
+        const bool inside = number < SEEN && lines[line] && columns[column];
+        values[k] = inside ? __ldg(image + (number / 9 * HEIGHT + line - 1) * WIDTH + column - 1) : 0;
       }
       Run<8> found;
       found.set(values);
@@ -81,9 +86,9 @@ __device__ void pack_all(const float* weights, const int* table, int convolution
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2) convolve_images(
     const float* images, const float* weights, Number* outputs, float* partial, const int* table, Number* packed,
-    float* gradient, int count, int height, int width, int blocks, int convolutions, int size, int statistics) {
+    float* gradient, int count, int blocks, int convolutions, int size, int statistics) {
   __shared__ __align__(16) Number tile[TILE * PITCH];
-  __shared__ Statistics of_warps[WARPS][CHANNELS];
+  __shared__ Found<CHANNELS> of_warps[WARPS];
   if (blockIdx.x >= blocks) {
     pack_all(weights, table, convolutions, size, packed, gradient, statistics, blockIdx.x - blocks,
              gridDim.x - blocks);
@@ -108,10 +113,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) convolve_images(
 #pragma unroll
     for (int k = 0; k < ROWS_OF_LANE; k++)
       rows[t][k] = ((warp * ROW_TILES + t) * 16 + lane_row(lane, k)) * PITCH + lane_start(lane);
-  clear_statistics(of_warps, WARPS);  // before the first barrier
   for (int start = blockIdx.x * TILE; start < count; start += blocks * TILE) {
     __syncthreads();  // the tile before was read
-    gather(tile, images, start, count, {0, height, width});
+    gather(tile, images, start, count);
     __syncthreads();
     float values[2 * ROW_TILES][4];
     bool known[2 * ROW_TILES];
@@ -128,14 +132,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) convolve_images(
       for (int r = 2 * t; r < 2 * t + 2; r++) {
         const int position = start + (warp * ROW_TILES + t) * 16 + r % 2 * 8 + lane / 4;
 #pragma unroll
-        for (int c = 0; c < 4; c++) values[r][c] = rounded(sums[c / 2 * 4 + r % 2 * 2 + c % 2]);
+        for (int c = 0; c < 4; c++) values[r][c] = sums[c / 2 * 4 + r % 2 * 2 + c % 2];
         known[r] = position < count;
         Run<4> found;
         found.set(values[r]);
         if (known[r]) found.store(outputs + position * CHANNELS + channel);
+#pragma unroll
+        for (int c = 0; c < 4; c++) values[r][c] = found.get(c);
       }
     }
-    add_rows<2 * ROW_TILES>(of_warps[warp] + channel, values, known);
+    const bool first = start == blockIdx.x * TILE;
+    count_rows<2 * ROW_TILES>(of_warps[warp], known, first);
+    add_rows<2 * ROW_TILES>(of_warps[warp], channel, values, known, first);
   }
   store_statistics(of_warps, WARPS, partial);
 }
@@ -167,6 +175,9 @@ __device__ void add_up(const float* parts, const int* table, int convolutions, f
 __device__ void load_gradient(Number* tile, int start, int count, const Number* given, const Number* outputs,
                               const float (*back)[CHANNELS]) {
   const int channel = threadIdx.x % 2 * 8;
+  float factor[8], slope[8], off[8];
+  load_floats<8>(factor, back[0] + channel), load_floats<8>(slope, back[1] + channel);
+  load_floats<8>(off, back[2] + channel);
   for (int row = threadIdx.x / 2; row < TILE; row += THREADS / 2) {
     Run<8> found, output;
     found.clear();
@@ -176,7 +187,7 @@ __device__ void load_gradient(Number* tile, int start, int count, const Number* 
       float values[8];
 #pragma unroll
       for (int c = 0; c < 8; c++)
-        values[c] = gradient_before(found.get(c), output.get(c), back, channel + c);
+        values[c] = gradient_before(found.get(c), output.get(c), factor[c], slope[c], off[c]);
       found.set(values);
     }
     found.to_operand();
@@ -220,9 +231,9 @@ __device__ void add_parts(const float* parts, int blocks, float (*shared)[CHANNE
 extern "C" __global__ void __launch_bounds__(THREADS, 2) image_weight_gradient(
     const float* images, const Number* given, const Number* outputs, const float* kept, const float* sums,
     const float* weights, float* gradient, float* first_parts, const float* parts, const int* table, unsigned* counter,
-    int sum_blocks, int norm, int count, int height, int width, int blocks, int convolutions) {
+    int sum_blocks, int norm, int count, int blocks, int convolutions) {
   __shared__ __align__(16) Number memory[TILE * (PITCH + GRADIENT_PITCH)];
-  __shared__ float back[4][CHANNELS];
+  __shared__ __align__(16) float back[3][CHANNELS];
   if (blockIdx.x >= blocks) {
     add_up(parts, table, convolutions, gradient, blockIdx.x - blocks);
   } else {
@@ -232,7 +243,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) image_weight_gradient(
     float found[PATCH / 16][8] = {};
     for (int start = blockIdx.x * TILE; start < count; start += blocks * TILE) {
       __syncthreads();  // the factors are there, and the tile before was read
-      gather(memory, images, start, count, {0, height, width});
+      gather(memory, images, start, count);
       load_gradient(tile, start, count, given, outputs, back);
       __syncthreads();
 #pragma unroll 1

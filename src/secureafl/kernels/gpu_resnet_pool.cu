@@ -22,11 +22,13 @@ __device__ void add_threads(const float* values, float (*shared)[CHANNELS], Use 
 extern "C" __global__ void __launch_bounds__(THREADS) pool(
     const Number* inputs, const float* partial, float* kept, float* moved, const float* weights, const Number* block,
     Number* active, float* features, int blocks, int norm, int running, int pixels, double momentum, double epsilon) {
-  __shared__ float normal[3][CHANNELS], shared[STEP][CHANNELS];
+  __shared__ __align__(16) float normal[2][CHANNELS];
+  __shared__ float shared[STEP][CHANNELS];
   const int channel = threadIdx.x % CHUNKS * 8;
   find_normalisation<CHANNELS>(
       {partial, kept, moved, blocks, norm, running, (float)momentum, (float)epsilon}, weights, normal);
-  float total[8] = {};
+  float total[8] = {}, factor[8], shift[8];
+  load_floats<8>(factor, normal[0] + channel), load_floats<8>(shift, normal[1] + channel);
 #pragma unroll 2
   for (int pixel = threadIdx.x / CHUNKS; pixel < pixels; pixel += STEP) {
     const int at = (blockIdx.x * pixels + pixel) * CHANNELS + channel;
@@ -34,11 +36,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) pool(
     found.load(inputs + at), added.load(block + at);
     float values[8];
 #pragma unroll
-    for (int c = 0; c < 8; c++) {
-      const float value = normalised(found.get(c), normal[0][channel + c], normal[1][channel + c],
-                                     normal[2][channel + c]);
-      values[c] = relu(value + added.get(c));
-    }
+    for (int c = 0; c < 8; c++) values[c] = relu(normalised(found.get(c), factor[c], shift[c]) + added.get(c));
     found.set(values);
     found.store(active + at);
 #pragma unroll

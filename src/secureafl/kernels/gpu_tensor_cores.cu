@@ -146,15 +146,6 @@ struct Run {
   }
 };
 
-// A value as it is after it was stored.
-__device__ float rounded(float value) {
-#if MIXED
-  return __uint_as_float(bfloat16_pair(value, value) << 16);
-#else
-  return value;
-#endif
-}
-
 __device__ float relu(float value) { return value < 0 ? 0 : value; }  // what is not a number passes
 
 // Which row and column of 16 x 16 packed numbers is the one at this place among a lane's eight.

@@ -2,77 +2,89 @@
 //
 // Activations lie with the channels innermost. A block computes tiles: some lines and columns of an image, or some
 // whole small images. It leaves one row of statistics; whoever reads the outputs next adds up the rows of all blocks,
-// always in the same order.
+// always in the same order. Sizes but for the number of images are known when this is compiled, so that finding a
+// place takes few instructions: these kernels are limited by those.
 
 #define THREADS 256
 #define WARPS (THREADS / 32)
-
-// Divides small numbers by one that is known only when the kernel runs.
-struct Divider {
-  int by;
-  float inverse;
-  __device__ Divider(int by) : by(by), inverse(1.0f / by) {}
-  __device__ int operator()(int number) const { return (int)((number + 0.5f) * inverse); }
-};
 
 struct Place {
   int image, y, x;
 };
 
 // Sizes of a tensor, apart from its channels.
-struct Tensor {
-  int images, height, width;
+template <int Height, int Width>
+struct Sized {
+  int images;
   __device__ bool has(Place at) const {
-    return at.image < images && at.y >= 0 && at.y < height && at.x >= 0 && at.x < width;
+    return at.image < images && (unsigned)at.y < Height && (unsigned)at.x < Width;
   }
-  __device__ int position(Place at) const { return (at.image * height + at.y) * width + at.x; }
+  __device__ int position(Place at) const { return (at.image * Height + at.y) * Width + at.x; }
+  __device__ Place place(unsigned position) const {
+    return {(int)(position / (Height * Width)), (int)(position / Width % Height), (int)(position % Width)};
+  }
 };
 
 // What is added where a block of the network ends: its inputs, or every second pixel of them between new channels of 0.
 struct Shortcut {
   const Number* inputs;
-  Tensor of;
-  int channels, stride;  // no channels: there is none
+  int height, width, channels, stride;  // no channels: there is none
   __device__ bool has(int channel, int all) const {
     const int its = channel - (all - channels) / 2;
     return its >= 0 && its < channels;
   }
   __device__ const Number* at(Place place, int channel, int all) const {
-    const int position = of.position({place.image, place.y * stride, place.x * stride});
+    const int position = (place.image * height + place.y * stride) * width + place.x * stride;
     return inputs + position * channels + channel - (all - channels) / 2;
   }
 };
 
-// How a tensor of images is cut; the last tile of a line, column or batch may reach beyond it.
-struct Tiles {
-  int images, height, width;
-  int lines, columns, group;  // of a tile, which has that many images
-  int across, down, count;
-
-  __device__ Tiles(int images, int height, int width, int lines, int columns, int group)
-      : images(images), height(height), width(width), lines(lines), columns(columns), group(group) {
-    across = (width + columns - 1) / columns;
-    down = (height + lines - 1) / lines;
-    count = (images + group - 1) / group * down * across;
-  }
-  __device__ int size() const { return group * lines * columns; }
-  __device__ Place corner(int tile) const {
-    return {tile / (across * down) * group, tile / across % down * lines, tile % across * columns};
-  }
-};
-
 // Image, line and column of a row of a box of images in shared memory.
+template <int Lines, int Columns>
 struct Box {
-  int lines, columns;
-  Divider by_line, by_image;
-  __device__ Box(int lines, int columns)
-      : lines(lines), columns(columns), by_line(columns), by_image(lines * columns) {}
-  __device__ Place place(int row) const {
-    const int image = by_image(row), rest = row - image * by_image.by, y = by_line(rest);
-    return {image, y, rest - y * columns};
+  static const int SIZE = Lines * Columns;
+  __device__ static Place place(unsigned row) {
+    return {(int)(row / SIZE), (int)(row / Columns % Lines), (int)(row % Columns)};
   }
-  __device__ int row(Place at) const { return (at.image * lines + at.y) * columns + at.x; }
+  __device__ static int row(Place at) { return (at.image * Lines + at.y) * Columns + at.x; }
 };
+
+__device__ Place operator+(Place a, Place b) { return {a.image + b.image, a.y + b.y, a.x + b.x}; }
+
+// How images are cut, some of them a tile if they are small; the last tile of a line, column or batch may reach beyond it.
+template <int Height, int Width, int Lines, int Columns, int Group>
+struct Cut {
+  static const int SIZE = Group * Lines * Columns, DOWN = (Height + Lines - 1) / Lines,
+                   ACROSS = (Width + Columns - 1) / Columns;
+  static const bool IN_A_ROW = Columns == Width && (Group == 1 || Lines == Height);  // a tile's rows in memory
+
+  Place corner;
+  int images, start, limit;  // where a tile in a row begins, and how many of its rows there are
+
+  __device__ static int count(int images) { return (images + Group - 1) / Group * (DOWN * ACROSS); }
+  __device__ Cut(unsigned tile, int images) : images(images) {
+    corner = {(int)(tile / (DOWN * ACROSS) * Group), (int)(tile / ACROSS % DOWN * Lines), (int)(tile % ACROSS * Columns)};
+    start = (corner.image * Height + corner.y) * Width;
+    limit = min(SIZE, Group == 1 ? (Height - corner.y) * Width : images * Height * Width - start);
+  }
+  __device__ Place place(int row) const { return corner + Box<Lines, Columns>::place(row); }
+  __device__ bool has(int row) const {
+    return IN_A_ROW ? row < limit : row < SIZE && Sized<Height, Width>{images}.has(place(row));
+  }
+  __device__ int position(int row) const {
+    return IN_A_ROW ? start + row : Sized<Height, Width>{images}.position(place(row));
+  }
+};
+
+// COUNT numbers of shared memory, four at a time.
+template <int COUNT>
+__device__ void load_floats(float* to, const float* from) {
+#pragma unroll
+  for (int k = 0; k < COUNT; k += 4) {
+    const float4 four = *(const float4*)(from + k);
+    to[k] = four.x, to[k + 1] = four.y, to[k + 2] = four.z, to[k + 3] = four.w;
+  }
+}
 
 // Of numbers so far: how many, their mean and the sum of their squared deviations.
 struct Statistics {
@@ -87,52 +99,85 @@ struct Statistics {
   }
 };
 
-// Sum over the eight lanes that have the same channels.
-__device__ float sum_of_rows(float value) {
-  for (int lane = 4; lane < 32; lane *= 2) value += __shfl_xor_sync(FULL, value, lane);
-  return value;
+// What a warp found, in shared memory, since registers are few: sums of how far numbers are from one of them, and of
+// the squares of that. Such sums cancel little, and take no division.
+template <int CHANNELS>
+struct Found {
+  float one[CHANNELS], sums[2][CHANNELS], count;
+};
+
+// Sums of eight values over the eight lanes that have the same channels; lane / 4 says which sum a lane is given.
+__device__ float sum_over_rows(const float* values) {
+  float rest[8];
+#pragma unroll
+  for (int k = 0; k < 8; k++) rest[k] = values[k];
+#pragma unroll
+  for (int half = 4; half > 0; half /= 2) {
+    const bool upper = threadIdx.x & 4 * half;
+#pragma unroll
+    for (int k = 0; k < half; k++) {
+      const float other = __shfl_xor_sync(FULL, upper ? rest[k] : rest[k + half], 4 * half);
+      rest[k] = (upper ? rest[k + half] : rest[k]) + other;
+    }
+  }
+  return rest[0];
 }
 
-// Adds what a warp found for 4 channels a thread in ROWS rows, of which `known` marks those that exist, to what it found
-// before. That waits in shared memory, since registers are few.
-template <int ROWS>
-__device__ void add_rows(Statistics* total, const float (*values)[4], const bool* known) {
-  float count = 0;
+// How many of its ROWS rows there are, for all lanes of a warp together.
+template <int ROWS, int CHANNELS>
+__device__ void count_rows(Found<CHANNELS>& of_warp, const bool* known, bool first) {
+  int count = 0;
 #pragma unroll
-  for (int k = 0; k < ROWS; k++) count += known[k];
-  count = sum_of_rows(count);
+  for (int k = 0; k < ROWS; k++) count += __popc(__ballot_sync(FULL, known[k])) / 4;
+  if (threadIdx.x % 32 == 0) of_warp.count = first ? count : of_warp.count + count;
+}
+
+// Adds what a warp has for 4 channels a thread in ROWS rows, of which `known` marks those that exist.
+template <int ROWS, int CHANNELS>
+__device__ void add_rows(Found<CHANNELS>& of_warp, int channel, const float (*values)[4], const bool* known,
+                         bool first) {
+  float found[8];  // sums of four channels, and sums of squares
 #pragma unroll
   for (int c = 0; c < 4; c++) {
-    float sum = 0, squares = 0;
+    const float newest = __shfl_sync(FULL, known[0] ? values[0][c] : 0, threadIdx.x % 4);
+    const float one = first ? newest : of_warp.one[channel + c];
+    if (first && threadIdx.x % 32 < 4) of_warp.one[channel + c] = one;
+    found[c] = found[4 + c] = 0;
 #pragma unroll
-    for (int k = 0; k < ROWS; k++) sum += known[k] ? values[k][c] : 0;
-    const float mean = sum_of_rows(sum) / count;
-#pragma unroll
-    for (int k = 0; k < ROWS; k++) squares += known[k] ? (values[k][c] - mean) * (values[k][c] - mean) : 0;
-    squares = sum_of_rows(squares);
-    if (threadIdx.x % 32 < 4) total[c].merge({count, mean, squares});
+    for (int k = 0; k < ROWS; k++) {
+      const float step = known[k] ? values[k][c] - one : 0;
+      found[c] += step;
+      found[4 + c] = fmaf(step, step, found[4 + c]);
+    }
   }
-}
-
-// Statistics of no numbers yet, for each warp along the rows.
-template <int CHANNELS>
-__device__ void clear_statistics(Statistics (*of_warps)[CHANNELS], int warps) {
-  for (int k = threadIdx.x; k < warps * CHANNELS; k += THREADS) of_warps[k / CHANNELS][k % CHANNELS] = {0, 0, 0};
+  const float sum = sum_over_rows(found);
+  float* total = of_warp.sums[threadIdx.x % 32 / 16] + channel + threadIdx.x / 4 % 4;
+  *total = first ? sum : *total + sum;
 }
 
 // Writes the block's row of statistics, from those of its warps.
 template <int CHANNELS>
-__device__ void store_statistics(const Statistics (*of_warps)[CHANNELS], int warps, float* partial) {
+__device__ void store_statistics(const Found<CHANNELS>* of_warps, int warps, float* partial) {
   __syncthreads();
   const int c = threadIdx.x;
   if (c >= CHANNELS) return;
   Statistics total = {0, 0, 0};
-  for (int k = 0; k < warps; k++) total.merge(of_warps[k][c]);
+#pragma unroll 1
+  for (int k = 0; k < warps; k++) {
+    const Found<CHANNELS>& of_warp = of_warps[k];
+    const float sum = of_warp.sums[0][c], step = sum / of_warp.count;  // a warp without numbers is not merged
+    total.merge({of_warp.count, of_warp.one[c] + step, of_warp.sums[1][c] - step * sum});
+  }
   float* row = partial + blockIdx.x * (2 * CHANNELS + 1);
   row[c] = total.mean;
   row[CHANNELS + c] = total.squares;
   if (c == 0) row[2 * CHANNELS] = total.count;
 }
+
+// What is added to a value times the factor, so that the mean becomes the shift. The same rounding there and back, where
+// the same activations must be found.
+__device__ float shift_past(float mean, float factor, float shift) { return fmaf(-mean, factor, shift); }
+__device__ float normalised(float value, float factor, float shift) { return fmaf(value, factor, shift); }
 
 // A batch normalisation of CHANNELS channels.
 struct Normalisation {
@@ -143,7 +188,7 @@ struct Normalisation {
   float momentum, epsilon;
 };
 
-// Mean, factor and shift of every channel, in shared memory; the first block keeps what later launches need.
+// Factor and shift of every channel, in shared memory; the first block keeps what later launches need.
 template <int CHANNELS>
 __device__ void find_normalisation(const Normalisation& of, const float* weights, float (*normal)[CHANNELS]) {
   __shared__ float sums[3][THREADS];
@@ -168,9 +213,8 @@ __device__ void find_normalisation(const Normalisation& of, const float* weights
     }
     const float step = off / count, mean = first + step, variance = relu(squares / count - step * step);
     const float inverse = 1 / sqrtf(variance + of.epsilon);
-    normal[0][c] = mean;
-    normal[1][c] = weights[of.norm + c] * inverse;
-    normal[2][c] = weights[of.norm + CHANNELS + c];
+    normal[0][c] = weights[of.norm + c] * inverse;
+    normal[1][c] = shift_past(mean, normal[0][c], weights[of.norm + CHANNELS + c]);
     if (blockIdx.x == 0 && blockIdx.y == 0) {
       const float* before = weights + of.running + c;
       of.kept[c] = mean;
@@ -182,14 +226,10 @@ __device__ void find_normalisation(const Normalisation& of, const float* weights
   __syncthreads();
 }
 
-// The same rounding on the way back, which must find the same activations.
-__device__ float normalised(float value, float mean, float factor, float shift) {
-  return fmaf(value - mean, factor, shift);
-}
-
-// What a gradient becomes on its way back through a normalisation: factor (g - average - (z - mean) slope), from two
-// sums that each block left, of gradients and of gradients times what the normalisation made. The first block writes
-// the gradients of the normalisation's own factors and shifts, which are these sums.
+// What a gradient becomes on its way back through a normalisation: factor (g - average - (z - mean) slope), as factors
+// of g and z and what is added, from two sums that each block left, of gradients and of gradients times what the
+// normalisation made. The first block writes the gradients of the normalisation's own factors and shifts, which are
+// these sums.
 template <int CHANNELS>
 __device__ void find_gradient_factors(const float* sums, int blocks, const float* kept, const float* weights, int norm,
                                       float count, float* gradient, float (*back)[CHANNELS]) {
@@ -204,15 +244,12 @@ __device__ void find_gradient_factors(const float* sums, int blocks, const float
   if (threadIdx.x >= CHANNELS) return;
   for (int k = 1; k < slices; k++) plain += found[0][k * CHANNELS + c], product += found[1][k * CHANNELS + c];
   const float inverse = kept[CHANNELS + c], factor = weights[norm + c] * inverse;
-  back[0][c] = kept[c];
-  back[1][c] = factor;
-  back[2][c] = -factor * (plain / count);
-  back[3][c] = -factor * (product / count * inverse);
+  back[0][c] = factor;
+  back[1][c] = -factor * (product / count * inverse);
+  back[2][c] = shift_past(kept[c], back[1][c], -factor * (plain / count));
   if (blockIdx.x == 0 && blockIdx.y == 0) gradient[norm + c] = product, gradient[norm + CHANNELS + c] = plain;
 }
 
-template <int CHANNELS>
-__device__ float gradient_before(float given, float output, const float (*back)[CHANNELS], int channel) {
-  const float off = fmaf(output - back[0][channel], back[3][channel], back[2][channel]);
-  return fmaf(given, back[1][channel], off);
+__device__ float gradient_before(float given, float output, float factor, float slope, float off) {
+  return fmaf(given, factor, fmaf(output, slope, off));
 }
