@@ -134,6 +134,26 @@ def test_conversions_have_the_bits_of_torch(to):
     check(lambda *given: [one.to(to) + 0 for one in given], *small, *vectors(torch.int64))
 
 
+def test_single_numbers_are_put_side_by_side(texts):
+    def listed(x, y, flag):
+        numbers = [x[3] * 2, y[5] + 1, flag.double(), x[0].double()]
+        yield torch.stack(numbers)
+        yield torch.stack([flag, x[1] > 0]), torch.stack([x[2] - 1]), torch.cat([x[4:5], y[1:2]])
+        yield torch.stack(list(x[:20])), torch.cat([x[:2], y[:1]])
+        yield torch.stack([x[0] + 1, y[0] + 1]).view(2, 1), torch.stack(numbers)[1:] * 2
+
+    def all_listed(*given):
+        found = [*listed(*given)]
+        return [leaf for one in found for leaf in (one if isinstance(one, tuple) else [one])]
+
+    check(all_listed, *vectors(torch.float32), torch.tensor(True, device=GPU))
+    texts.clear()
+    with Fused(HERE):
+        found = torch.stack([torch.ones((), device=GPU) * 2, torch.zeros((), device=GPU)])
+    assert found.tolist() == [2, 0]
+    assert len(texts) == 1
+
+
 def test_numbers_that_nearly_agree_are_compared_exactly():
     def compared(close, large):
         near = close * (1 + 1e-12), large + 1

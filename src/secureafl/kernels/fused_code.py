@@ -23,6 +23,7 @@ TYPES = {
     torch.bool: "bool",
 }
 _WHOLE = (torch.int64, torch.int32)
+_LISTED = 16  # numbers at most that are chosen from one by one
 _LONGEST = 2**31  # a whole number below it is an argument of a kernel
 
 Number = bool | int | float
@@ -179,6 +180,17 @@ def _filled(place: int | None, value: Number = 0) -> Reader:
     return read
 
 
+def _listed(args: Sequence[Any], given: Mapping[str, Any], dtype: torch.dtype) -> Operation | None:
+    """Single numbers side by side, of which result `i` is one."""
+    parts = args[0]
+    if any(one.numel() != 1 for one in parts) or len(parts) > _LISTED or given:
+        return None
+    text = "{0}"
+    for place in range(1, len(parts)):
+        text = f"i == {place} ? {{{place}}} : {text}"
+    return Operation(text, parts, dtype)
+
+
 def _row(args: Sequence[Any], given: Mapping[str, Any], dtype: torch.dtype) -> Operation | None:
     table, dim, number = args
     fits = dim == 0 and table.dim() > 0 and number.dtype in _WHOLE
@@ -241,4 +253,5 @@ _READERS: Mapping[str, Reader] = {
     "clone": _converted,
     "_to_copy": _converted,
     "index_select": _row,
+    "cat": _listed,
 }
