@@ -3,6 +3,8 @@
 import contextlib
 import ctypes
 import operator
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -319,6 +321,16 @@ def test_kinds_of_tensors_that_are_not_known_are_left_to_themselves():
         total = (sparse + sparse).to_dense()
     assert same(found, (x + 1) * 2)
     assert same(total, 2 * torch.eye(3, device=GPU))
+
+
+def test_torchs_own_compiler_is_not_loaded_for_it():
+    lines = [
+        "import sys, torch",
+        "from secureafl.kernels.fused import Fused",
+        "with Fused(torch.device('meta')): torch.ones(3).add_(2)",
+        "assert 'torch._dynamo' not in sys.modules, 'it takes seconds'",
+    ]
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True, timeout=60)
 
 
 def test_other_devices_and_types_are_left_to_torch(texts):

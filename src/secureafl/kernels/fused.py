@@ -67,6 +67,11 @@ class Fused(TorchDispatchMode):
         self._device, self._spoilt = device, spoilt
         self._waiting: dict[int, _Waiting] = {}  # by the address of the storage, which stays taken
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Else the first call would import torch's compiler, which takes seconds.
+        return False
+
     def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> None:
         super().__exit__(exc_type, exc_val, exc_tb)
         if exc_type is None:

@@ -92,7 +92,7 @@ def _tried(
 
 def _checksum(tensor: Tensor) -> Tensor:
     """A number of 64 bits that changes with any bit of the tensor, and with their order."""
-    words = tensor.detach().contiguous().view(-1).view(_WORDS[tensor.element_size()])
+    words = tensor.detach().contiguous().view(-1).view(_WORDS.get(tensor.element_size(), torch.uint8))
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)
     for part in words.split(_PART):
         places = torch.arange(1, len(part) + 1, device=tensor.device)
