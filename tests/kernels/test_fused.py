@@ -459,6 +459,22 @@ def test_a_function_that_is_never_the_same_stays_as_it_is():
     assert not drawn.any()
 
 
+def test_a_function_that_fails_when_operations_wait_stays_as_it_is(caplog):
+    count = torch.zeros(1, device=GPU)
+
+    def refuses():
+        count.add_(1)
+        if torch.utils._python_dispatch._get_current_dispatch_mode_stack():
+            raise RuntimeError("not inside a mode")
+        return count * 2
+
+    assert fewer_operations(refuses, [count], HERE) is refuses
+    assert not count.any()
+    assert caplog.messages == [
+        "operations are carried out one by one, which is slower: not inside a mode"
+    ]
+
+
 def test_without_kernels_of_a_gpu_a_function_stays_as_it_is():
     def gives():
         return torch.ones(3, device=GPU) + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from torch.utils._pytree import tree_leaves
 
 from secureafl.kernels.dispatch import on_gpu
 from secureafl.kernels.fused import Fused
+
+_log = logging.getLogger("secureafl")
 
 _WARM_UPS = 2  # calls before recording: libraries choose their algorithms, kernels get compiled
 _SMALL = 4096  # numbers of a tensor that is copied together with others
@@ -73,8 +76,12 @@ def fewer_operations(
         with Fused(device, spoilt=spoilt):
             return function()
 
-    with _no_garbage():  # it would free memory that is not to be written then
-        same = _tried(lambda: fused(spoilt=True), changed, before) == plain[-1]
+    try:
+        with _no_garbage():  # it would free memory that is not to be written then
+            same = _tried(lambda: fused(spoilt=True), changed, before) == plain[-1]
+    except Exception as error:  # what a user's model calls may not be for modes of torch
+        _log.warning("operations are carried out one by one, which is slower: %s", error)
+        same = False
     # Not the same is what reads memory behind torch's back, or is never the same twice.
     return fused if same else function
 
@@ -83,16 +90,19 @@ def _tried(
     function: Callable[[], Any], changed: Sequence[Tensor], before: Sequence[Tensor]
 ) -> list[int]:
     """Checksums of what a call gives and changes; the changes are undone."""
-    given = [leaf for leaf in tree_leaves(function()) if isinstance(leaf, Tensor)]
-    sums = [_checksum(tensor) for tensor in [*given, *changed]]
-    for tensor, earlier in zip(changed, before, strict=True):
-        tensor.copy_(earlier)
-    return [int(number) for number in sums]
+    try:
+        given = [leaf for leaf in tree_leaves(function()) if isinstance(leaf, Tensor)]
+        return [int(number) for number in map(_checksum, [*given, *changed])]
+    finally:
+        for tensor, earlier in zip(changed, before, strict=True):
+            tensor.copy_(earlier)
 
 
 def _checksum(tensor: Tensor) -> Tensor:
     """A number of 64 bits that changes with any bit of the tensor, and with their order."""
-    words = tensor.detach().contiguous().view(-1).view(_WORDS.get(tensor.element_size(), torch.uint8))
+    words = (
+        tensor.detach().contiguous().view(-1).view(_WORDS.get(tensor.element_size(), torch.uint8))
+    )
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)
     for part in words.split(_PART):
         places = torch.arange(1, len(part) + 1, device=tensor.device)
