@@ -84,23 +84,24 @@ def cnn_outputs(
 ) -> Float[Tensor, "images 10"]:
     """Outputs of `tasks.models.paper_cnn`, with any hidden layer."""
     hidden = hidden_units(weights.numel())
-    parts = [_features(weights, part, hidden) for part in inputs.contiguous().split(_AT_A_TIME)]
+    features = weights.new_empty(len(inputs), FEATURES)
+    parts = inputs.contiguous().split(_AT_A_TIME), features.split(_AT_A_TIME)
+    for images, rows in zip(*parts, strict=True):
+        _convolve(weights, images, rows, hidden)
     layers = weights[LAYER_1 + LAYER_2 :]
     sizes = [hidden * FEATURES, hidden, CLASSES * hidden, CLASSES]
     weights_3, biases_3, weights_4, biases_4 = layers.split(sizes)
-    units = torch.addmm(biases_3, torch.cat(parts), weights_3.view(hidden, -1).T).relu_()
+    units = torch.addmm(biases_3, features, weights_3.view(hidden, -1).T).relu_()
     return torch.addmm(biases_4, units, weights_4.view(CLASSES, -1).T)
 
 
-def _features(weights: Tensor, inputs: Tensor, hidden: int) -> Tensor:
-    """What both convolutions make of images, a row for each."""
+def _convolve(weights: Tensor, inputs: Tensor, pooled_2: Tensor, hidden: int) -> None:
+    """Write what both convolutions make of images, a row for each."""
     pooled_1 = weights.new_empty(len(inputs), _SIZE_1)
-    pooled_2 = weights.new_empty(len(inputs), FEATURES)
     argmax = [torch.empty_like(pooled, dtype=torch.uint8) for pooled in (pooled_1, pooled_2)]
     given = [weights, inputs, pooled_1, argmax[0], pooled_2, argmax[1]]
     grid, threads = (len(inputs), 2, 1), (_FORWARD_THREADS, 1, 1)
     _kernel("convolutions_forward", hidden)(grid, threads, given)
-    return pooled_2
 
 
 def _kernel(name: str, hidden: int) -> Any:
