@@ -16,7 +16,7 @@
 
 extern "C" {  // not by <cmath>, which takes longer to compile than a kernel
 float sqrtf(float), fmaf(float, float, float), fabsf(float), fmaxf(float, float), fminf(float, float), expf(float);
-double sqrt(double), fmin(double, double), fmax(double, double), fabs(double), pow(double, double), nan(const char*);
+double sqrt(double), fma(double, double, double), fmin(double, double), fmax(double, double), fabs(double), pow(double, double), nan(const char*);
 }
 
 #define __device__
@@ -278,9 +278,17 @@ inline float __uint_as_float(unsigned bits) { return emulator::with_bits_of<floa
 inline unsigned __float_as_uint(float value) { return emulator::with_bits_of<unsigned>(value); }
 inline double __longlong_as_double(long long bits) { return emulator::with_bits_of<double>(bits); }
 inline long long __double_as_longlong(double value) { return emulator::with_bits_of<long long>(value); }
+inline float __fadd_rn(float one, float other) { return one + other; }
 inline float __fsub_rn(float one, float other) { return one - other; }
+inline float __fmul_rn(float one, float other) { return one * other; }
 inline float __fdiv_rn(float one, float other) { return one / other; }
+inline float __fsqrt_rn(float value) { return sqrtf(value); }
 inline float __fmaf_rn(float one, float other, float added) { return fmaf(one, other, added); }
+inline double __dadd_rn(double one, double other) { return one + other; }
+inline double __dmul_rn(double one, double other) { return one * other; }
+inline double __ddiv_rn(double one, double other) { return one / other; }
+inline double __dsqrt_rn(double value) { return sqrt(value); }
+inline double __fma_rn(double one, double other, double added) { return fma(one, other, added); }
 inline double rsqrt(double value) { return 1 / sqrt(value); }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 template <typename Number>

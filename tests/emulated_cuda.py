@@ -26,6 +26,10 @@ _OPTIONS = [
     *("-O1", "-std=c++17", "-fPIC", "-shared", "-w", "-ffp-contract=off"),
     *("-fsanitize=alignment,bounds", "-fno-sanitize-recover=all", "-U_FORTIFY_SOURCE"),
 ]
+_CACHED = [
+    *(gpu_source._kernels_on, gpu_source._written_on),
+    *(gpu_source.processors, gpu_source._counter_of),
+]
 _FEW = 3  # multiprocessors: so few that blocks have several tiles
 
 
@@ -50,7 +54,7 @@ def emulate(monkeypatch, exact=False):
         monkeypatch.setattr(torch.cuda, name, lambda *_, found=found: found)
     monkeypatch.setattr(gpu_source, "_load", functools.partial(load, exact=exact))
     monkeypatch.setattr(dispatch, "_kind_for", lambda tensor: "gpu")
-    for cached in (gpu_source._kernels_on, gpu_source.processors, gpu_source._counter_of):
+    for cached in _CACHED:
         cached.cache_clear()
 
 

@@ -6,7 +6,8 @@ from emulated_cuda import GPU, costly
 from torch.nn.functional import cross_entropy
 
 from secureafl.core.flat_model import FlatModel, flatten
-from secureafl.kernels.gpu_cnn import cnn_gradient
+from secureafl.kernels import gpu_cnn
+from secureafl.kernels.gpu_cnn import cnn_gradient, cnn_outputs
 from secureafl.tasks.models.cnn import paper_cnn
 
 pytestmark = pytest.mark.usefixtures("gpu")
@@ -49,3 +50,24 @@ def test_what_is_not_a_number_is_not_hidden(place):
     _, weights, inputs, labels = case("140k", 4)
     weights[place] = torch.nan
     assert not torch.isfinite(cnn_gradient(weights, inputs, labels).norm())
+
+
+@pytest.mark.parametrize("size", ["140k", costly("500k"), costly("1m")])
+@pytest.mark.parametrize("images", [1, 7] if GPU == "cpu" else [1, 7, 2501])
+def test_the_outputs_are_the_layers(size, images, monkeypatch):
+    monkeypatch.setattr(gpu_cnn, "_AT_A_TIME", 3 if images < 100 else gpu_cnn._AT_A_TIME)
+    model, weights, inputs, _ = case(size, images)
+    expected = FlatModel(model.double()).outputs(weights.double(), inputs.double())
+    found = cnn_outputs(weights, inputs)
+    assert found.shape == (images, 10)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+    not_as_it_lies = inputs.permute(2, 1, 0, 3).contiguous().permute(2, 1, 0, 3)
+    assert torch.equal(cnn_outputs(weights, not_as_it_lies), found)
+
+
+def test_outputs_of_what_is_not_a_number_are_none():
+    _, weights, inputs, _ = case("140k", 4)
+    inputs[2, 0, 5, 5] = torch.nan
+    found = cnn_outputs(weights, inputs)
+    assert found[2].isnan().all()
+    assert found[[0, 1, 3]].isfinite().all()

@@ -7,25 +7,19 @@ import torch
 
 from secureafl.runtime.attackers import Attackers
 from secureafl.simulation import replayed
+from secureafl.simulation.cuda_graph import fewer_operations
 from secureafl.simulation.simulator import Simulation
-
-_WARM_UPS = 2
 
 
 class _Recorded:
-    """As `cuda_graph.Recorded`: warm-up calls leave no trace in what only real calls may change."""
+    """As `cuda_graph.Recorded`, but what that records is called anew."""
 
     def __init__(self, function, stream, changed=(), others=()):
-        self._function, self._changed, self._warm = function, list(changed), False
+        self._given, self._function = (function, list(changed), torch.device("cpu")), None
 
     def __call__(self):
-        if not self._warm:
-            self._warm = True
-            before = [tensor.clone() for tensor in self._changed]
-            for _ in range(_WARM_UPS):
-                self._function()
-                for tensor, earlier in zip(self._changed, before, strict=True):
-                    tensor.copy_(earlier)
+        if self._function is None:
+            self._function = fewer_operations(*self._given)
         return self._function()
 
 

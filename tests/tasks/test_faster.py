@@ -23,6 +23,7 @@ def on_gpu(monkeypatch):
     monkeypatch.setattr(faster, "on_gpu", lambda _: True)
     monkeypatch.setattr(faster, "_has_tensor_cores", lambda _: True)
     monkeypatch.setattr(faster, "cnn_gradient", lambda *_: "cnn")
+    monkeypatch.setattr(faster, "cnn_outputs", lambda weights, images: (len(weights), len(images)))
     monkeypatch.setattr(faster, "resnet_gradient", resnet_gradient)
 
 
@@ -78,6 +79,16 @@ def test_the_papers_cnn_has_one_in_float32(on_gpu):
     assert found(task, task.model(), (2, 1, 28, 28), mixed=True) is None
     assert found(task, task.model(), (1001, 1, 28, 28)) is None
     assert found(Udacity(), task.model(), (2, 1, 28, 28)) is None  # a loss it does not know
+
+
+def test_a_gpu_has_the_outputs_of_the_papers_cnn(on_gpu):
+    model = FashionMnist().model()
+    weights, images = flatten(model), torch.zeros(1001, 1, 28, 28)
+    assert faster.fast_outputs(model, weights, images) == (139_960, 1001)
+    others = [(model, weights.double(), images), (model, weights, images[:0])]
+    others += [(Cifar10().model(), weights, images), (frozen_cnn(), weights, images)]
+    others += [(model, weights, torch.zeros(2, 1, 32, 32))]
+    assert [faster.fast_outputs(*other) for other in others] == [None] * 5
 
 
 def frozen_cnn():

@@ -1,4 +1,8 @@
-"""Gradient of the paper's CNN on a GPU (`gpu_cnn.cu`): six launches instead of sixty."""
+"""Gradient and outputs of the paper's CNN on a GPU (`gpu_cnn.cu`).
+
+A gradient is six launches instead of sixty. For outputs, what a convolution gives before it is
+pooled is never written to memory.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from secureafl.kernels.cnn_sizes import (
     CHANNELS_2,
     CLASSES,
     FEATURES,
+    LAYER_1,
     LAYER_2,
     SIDE,
     hidden_units,
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MAX_IMAGES = 1000  # of a batch: the logits of all must fit into the shared memory of a block
+_AT_A_TIME = 2500  # images of which outputs are computed, with 25 kB for each on the way
 
 _SIZE_1 = CHANNELS_1 * 13 * 13  # of an image after the first pooling
 _FORWARD_THREADS, _FORWARD_UNITS, _BLOCK_UNITS, _BLOCK_IMAGES = 160, 4, 10, 8
@@ -71,6 +77,31 @@ def cnn_gradient(
     given = [inputs, pooled_1, gradient_1, argmax_1, parts, gradient, images]
     launch("convolution_1_backward", (CHANNELS_1 + -(-LAYER_2 // 1024),), 1024, given)
     return gradient
+
+
+def cnn_outputs(
+    weights: Float[Tensor, " d"], inputs: Float[Tensor, "images 1 28 28"]
+) -> Float[Tensor, "images 10"]:
+    """Outputs of `tasks.models.paper_cnn`, with any hidden layer."""
+    hidden = hidden_units(weights.numel())
+    features = weights.new_empty(len(inputs), FEATURES)
+    parts = inputs.contiguous().split(_AT_A_TIME), features.split(_AT_A_TIME)
+    for images, rows in zip(*parts, strict=True):
+        _convolve(weights, images, rows, hidden)
+    layers = weights[LAYER_1 + LAYER_2 :]
+    sizes = [hidden * FEATURES, hidden, CLASSES * hidden, CLASSES]
+    weights_3, biases_3, weights_4, biases_4 = layers.split(sizes)
+    units = torch.addmm(biases_3, features, weights_3.view(hidden, -1).T).relu_()
+    return torch.addmm(biases_4, units, weights_4.view(CLASSES, -1).T)
+
+
+def _convolve(weights: Tensor, inputs: Tensor, pooled_2: Tensor, hidden: int) -> None:
+    """Write what both convolutions make of images, a row for each."""
+    pooled_1 = weights.new_empty(len(inputs), _SIZE_1)
+    argmax = [torch.empty_like(pooled, dtype=torch.uint8) for pooled in (pooled_1, pooled_2)]
+    given = [weights, inputs, pooled_1, argmax[0], pooled_2, argmax[1]]
+    grid, threads = (len(inputs), 2, 1), (_FORWARD_THREADS, 1, 1)
+    _kernel("convolutions_forward", hidden)(grid, threads, given)
 
 
 def _kernel(name: str, hidden: int) -> Any:

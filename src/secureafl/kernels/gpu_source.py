@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import re
 from importlib.resources import files
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from secureafl.linalg.sorting_network import sorting_network
 
@@ -46,7 +48,37 @@ def _kernels_on(
     given = [f"#define {key} {value}" for key, value in (("ONE_CLIENT", ONE_CLIENT), *numbers)]
     sources = ["gpu_sums.cu", *_NEEDED.get(file, []), file]
     parts = [folder.joinpath(source).read_text() for source in sources]
-    return _load("\n".join([*given, *lines, *parts]))
+    return _settling("\n".join([*given, *lines, *parts]))
+
+
+def written(file: str, text: str, name: str) -> Any:
+    """A kernel that was written just now, and needs what a file has."""
+    return getattr(_written_on(torch.cuda.current_device(), file, text), name)
+
+
+@functools.cache
+def _written_on(device: int, file: str, text: str) -> object:
+    return _settling("\n".join([files("secureafl.kernels").joinpath(file).read_text(), text]))
+
+
+class _Kernel:
+    """A kernel that is launched after all that torch was asked for before (`kernels.fused`)."""
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+        self.set_shared_memory_config = kernel.set_shared_memory_config
+
+    def __call__(self, *given: Any, **more: Any) -> None:
+        for mode in _get_current_dispatch_mode_stack():
+            settle = getattr(mode, "settle", None)
+            if settle is not None:
+                settle()
+        self._kernel(*given, **more)
+
+
+def _settling(source: str) -> object:
+    made = _load(source)
+    return SimpleNamespace(**{name: _Kernel(getattr(made, name)) for name in kernel_names(source)})
 
 
 def _load(source: str) -> object:

@@ -144,9 +144,9 @@ class Replayed(Eager):
             self._attacks[client] = made
         return self._made_by(self._attacks[client])
 
-    def _train_as_attacker(self) -> None:
+    def _train_as_attacker(self) -> Tensor:
         self._turn_to_next()
-        self._gradient.copy_(super()._train_poisoned())
+        return self._gradient.copy_(super()._train_poisoned())
 
     def _craft(self, trained: Arrival, client: int) -> Tensor:
         self._update.copy_(self._attackers.craft_update(trained, client, self._train_further))
@@ -223,7 +223,7 @@ class Replayed(Eager):
         reading.expect()
         self._expected = reading
 
-    def _step_in_place(self, state: ServerState) -> None:
+    def _step_in_place(self, state: ServerState) -> Decision:
         server, given = self._server, (self._arrivals[0], self._update, self._base)
         plain = server.optimizer is None
         decision, after = (server.judge if plain else server.decide)(state, *given)
@@ -236,6 +236,7 @@ class Replayed(Eager):
         else:
             self._models.index_copy_(0, self._to, after.weights[None])
         put_back(*(name_changing(s).values() for s in (state, after)))
+        return decision
 
 
 def place_models(version: Int[np.ndarray, " rounds"]) -> Int[np.ndarray, " models"]:

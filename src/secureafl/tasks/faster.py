@@ -14,7 +14,7 @@ from torch import nn
 
 from secureafl.kernels import reference
 from secureafl.kernels.dispatch import on_gpu, version_for
-from secureafl.kernels.gpu_cnn import MAX_IMAGES, cnn_gradient
+from secureafl.kernels.gpu_cnn import MAX_IMAGES, cnn_gradient, cnn_outputs
 from secureafl.tasks.classification import Classification
 from secureafl.tasks.models.cnn import PaperCnn
 from secureafl.tasks.models.resnet import ResNet20
@@ -54,18 +54,23 @@ def fast_gradient(
 
 def fast_outputs(model: nn.Module, weights: Tensor, inputs: Tensor) -> Tensor | None:
     """As `FlatModel.outputs`, without a gradient; None where only the layers have them."""
+    if on_gpu(weights):
+        return cnn_outputs(weights, inputs) if _is_cnn(model, weights, inputs) else None
     compiled = _compiled_for(model, weights, inputs)
     return compiled.cnn_outputs(weights, inputs) if compiled else None
 
 
 def _compiled_for(model: nn.Module, weights: Tensor, inputs: Tensor) -> ModuleType | None:
     """The CNN's kernels for a CPU, if they fit."""
-    if not (type(model) is PaperCnn and weights.is_cpu and len(inputs) and _trains_wholly(model)):
+    if not (weights.is_cpu and _is_cnn(model, weights, inputs)):
         return None
+    return None if version_for(weights) is reference else _cpu_cnn()
+
+
+def _is_cnn(model: nn.Module, weights: Tensor, inputs: Tensor) -> bool:
+    """Whether this is the paper's CNN, all of it trained, and these are images for it."""
     known = weights.dtype == inputs.dtype == torch.float32 and inputs.shape[1:] == _GREY
-    if not known or version_for(weights) is reference:
-        return None
-    return _cpu_cnn()
+    return type(model) is PaperCnn and known and len(inputs) > 0 and _trains_wholly(model)
 
 
 _trained_wholly: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
