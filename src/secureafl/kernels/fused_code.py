@@ -6,6 +6,7 @@ torch, and so are numbers of other types than those here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -125,10 +126,11 @@ def _divided(args: Sequence[Any], given: Mapping[str, Any], dtype: torch.dtype) 
     found = _numbers_of(args)
     if found is None or len(found) != 2 or given or not dtype.is_floating_point:
         return None
-    # On a GPU torch multiplies by what one divided by a number of the host is.
-    inverse = not isinstance(found[1], Tensor) and isinstance(found[0], Tensor)
-    if inverse and not found[0].is_cpu:
-        return Operation("times({0}, over(({type})1, {1}))", found, dtype)
+    one, other = found
+    if isinstance(one, Tensor) and not one.is_cpu and not isinstance(other, Tensor):
+        # On a GPU torch multiplies by what one divided by a number of the host is, in float64.
+        inverse = 1 / other if other else math.copysign(math.inf, other)
+        return Operation("times({0}, {1})", [one, inverse], dtype)
     return Operation("over({0}, {1})", found, dtype)
 
 
