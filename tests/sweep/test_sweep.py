@@ -1,5 +1,6 @@
 """`secureafl sweep`, with real processes and real kills."""
 
+import dataclasses
 import os
 import random
 import re
@@ -11,11 +12,15 @@ from typing import get_args
 import pytest
 from sweep.small_grid import GRID, contents, run_here, tiny_grid
 
+import secureafl
 from secureafl.cli.sweeping import print_table
+from secureafl.experiment import to_mapping
+from secureafl.runtime.records import is_of
 from secureafl.sweep import local
 from secureafl.sweep.cells import unfinished
 from secureafl.sweep.engines import EngineName, find_engine, run_sweep
 from secureafl.sweep.grid import Grid, read_grid
+from secureafl.toml import write_toml
 
 SAMPLE = Path(__file__).parents[2] / "examples" / "small_grid.toml"
 
@@ -61,6 +66,15 @@ def test_cell_finished_with_other_settings_is_not_taken_for_this_one(tmp_path):
     assert update.state == "failed"
     said = "other settings (clients is 6 there and 7 here); choose another folder (out)"
     assert said in update.message
+
+
+@pytest.mark.parametrize(("device", "same"), [("cuda", True), ("cuda:1", True), ("cpu", False)])
+def test_a_run_on_a_gpu_is_the_same_with_any_number_of_cpu_threads(tmp_path, device, same):
+    one = dataclasses.replace(secureafl.from_mapping({"device": device}), threads=1)
+    (tmp_path / "experiment.toml").write_text(write_toml(to_mapping(one)))
+    assert is_of(dataclasses.replace(one, threads=0), tmp_path) == same
+    assert is_of(one, tmp_path)
+    assert not is_of(dataclasses.replace(one, threads=0, seed=1), tmp_path)
 
 
 def test_cell_of_a_version_that_lacked_a_setting_is_not_taken_for_this_one(tmp_path):

@@ -40,6 +40,8 @@ def require_same(experiment: Experiment, path: Path) -> None:
     if next(_missing(wanted, stored), None):
         _refuse_missing(wanted, stored, path)
         stored = to_mapping(from_mapping(stored))
+    if wanted["device"].startswith("cuda"):
+        stored["threads"] = wanted["threads"]  # on a GPU they change no bit
     if stored != wanted:
         what = f"holds a run with other settings ({differences(stored, wanted)})"
         raise RunError(f"{path}: {what}; choose another folder (out)")
