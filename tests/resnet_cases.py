@@ -3,7 +3,7 @@
 import torch
 from torch.nn.functional import cross_entropy
 
-from secureafl.core.flat_model import flatten
+from secureafl.core.flat_model import count_statistics, flatten
 from secureafl.tasks.models.resnet import ResNet20
 
 
@@ -15,6 +15,15 @@ def case_of(images, height, width, outputs, device="cuda"):
     weights += 0.1 * torch.randn_like(weights) * weights.abs().clamp(min=0.1)
     inputs = torch.randn(images, 3, height, width, device=device)
     return model, weights, inputs, torch.randint(outputs, (images,), device=device)
+
+
+def evaluation_of(images, height, width, outputs, device="cuda"):
+    """A model with running statistics far from where models begin, one of them a poisoned one."""
+    model, weights, inputs, _ = case_of(images, height, width, outputs, device)
+    statistics = weights[-count_statistics(model) :]
+    statistics += 0.3 * torch.randn_like(statistics)
+    statistics[20] = -0.4  # a variance
+    return model, weights, inputs
 
 
 def loss_for(labels):

@@ -5,11 +5,11 @@ import itertools
 import pytest
 import torch
 from emulated_cuda import ABLE, GPU, costly, emulate
-from resnet_cases import case_of, error, loss_for
+from resnet_cases import case_of, error, evaluation_of, loss_for
 
 from secureafl.core.flat_model import FlatModel, count_statistics
 from secureafl.kernels import gpu_resnet
-from secureafl.tasks.models.resnet_gradient import resnet_gradient
+from secureafl.tasks.models.resnet_gradient import resnet_gradient, resnet_outputs
 
 pytestmark = pytest.mark.skipif(GPU == "cuda" or not ABLE, reason="needs Linux and g++, no GPU")
 SMALL, ODD = (3, 9, 6), (5, 18, 17)
@@ -17,21 +17,39 @@ WIDE = (2, 5, 199)  # a tile has not all columns
 
 
 @pytest.fixture
-def gradient(monkeypatch):
-    """`resnet_gradient` on a CPU; memory it does not write is not a number."""
+def few_blocks(monkeypatch):
+    """Memory that is not written is not a number."""
     # So few that blocks have several tiles, and images.
     monkeypatch.setattr(gpu_resnet, "_BLOCKS", {16: 3, 32: 2, 64: 2})
     monkeypatch.setattr(gpu_resnet, "_BLOCKS_BACK", {16: 3, 32: 2, 64: 2})
     for name in ("_IMAGE_BLOCKS", "_POOL_BLOCKS", "_PACK_BLOCKS"):
         monkeypatch.setattr(gpu_resnet, name, 2)
 
+    torch.use_deterministic_algorithms(True)  # fills memory before it is written
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def gradient(monkeypatch, few_blocks):
+    """`resnet_gradient` on a CPU."""
+
     def found(model, weights, inputs, labels, mixed, exact=False):
         emulate(monkeypatch, exact)
         return resnet_gradient(model, weights, inputs, loss_for(labels), mixed)
 
-    torch.use_deterministic_algorithms(True)  # fills memory before it is written
-    yield found
-    torch.use_deterministic_algorithms(False)
+    return found
+
+
+@pytest.fixture
+def outputs(monkeypatch, few_blocks):
+    """`resnet_outputs` on a CPU."""
+
+    def found(model, weights, inputs, exact=False):
+        emulate(monkeypatch, exact)
+        return resnet_outputs(model, weights, inputs)
+
+    return found
 
 
 def by_autograd(model, weights, inputs, labels, mixed=False):
@@ -57,6 +75,31 @@ def test_in_bfloat16_it_is_as_close_as_autograd(gradient, sizes):
         assert ours < 2 * autograds + 2e-3
     # In another order of blocks and warps.
     assert torch.equal(torch.cat(found), torch.cat(gradient(model, weights, inputs, labels, True)))
+
+
+@pytest.mark.parametrize("sizes", [SMALL, costly(ODD), costly(WIDE)])
+def test_with_exact_products_the_outputs_are_those_of_the_layers(outputs, sizes):
+    model, weights, inputs = evaluation_of(*sizes, 10, device="cpu")
+    expected = FlatModel(model).outputs(weights.double(), inputs.double())
+    found = outputs(model, weights, inputs, exact=True)
+    assert expected.std() > 0.1
+    torch.testing.assert_close(found, expected.float(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("sizes", [costly(SMALL)])
+def test_outputs_in_tf32_are_close_and_those_of_one_image_are_its_own(outputs, sizes):
+    model, weights, inputs = evaluation_of(*sizes, 10, device="cpu")
+    expected = FlatModel(model).outputs(weights.double(), inputs.double())
+    found = outputs(model, weights, inputs)
+    assert (found - expected).norm() < 0.01 * expected.norm()
+    torch.testing.assert_close(outputs(model, weights, inputs[1:2]), found[1:2])
+
+
+@pytest.mark.parametrize("place", [0, 440, 269_050, -1377, -1])
+def test_what_is_not_a_number_is_not_hidden_in_outputs(outputs, place):
+    model, weights, inputs = evaluation_of(*SMALL, 10, device="cpu")
+    weights[place] = torch.nan
+    assert outputs(model, weights, inputs, exact=True).isnan().any(dim=1).all()
 
 
 @pytest.mark.parametrize("place", [0, 440, 460, 5_000, 100_000, 200_000, 269_050, -1377])

@@ -5,12 +5,12 @@ The same kernels are compared in `test_emulated_resnet.py` on a CPU.
 
 import pytest
 import torch
-from resnet_cases import case_of, error, loss_for
+from resnet_cases import case_of, error, evaluation_of, loss_for
 
 from secureafl.core.flat_model import FlatModel, count_statistics, flatten
 from secureafl.tasks.cifar10 import Cifar10
-from secureafl.tasks.faster import fast_gradient
-from secureafl.tasks.models.resnet_gradient import resnet_gradient
+from secureafl.tasks.faster import fast_gradient, fast_outputs
+from secureafl.tasks.models.resnet_gradient import resnet_gradient, resnet_outputs
 from secureafl.tasks.udacity import Udacity
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -105,6 +105,44 @@ def test_what_is_not_a_number_in_statistics_and_images_is_not_hidden(mixed):
     inputs[3, 1, 5, 5] = torch.inf
     gradient, moved = by_kernels(model, weights, inputs, labels, mixed)
     assert gradient[[0, -1 - moved.numel()]].isnan().all()
+
+
+@pytest.mark.parametrize("sizes", [(100, 32, 32, 10), FEW, (100, 64, 64, 200), ODD, (1, 4, 4, 10)])
+def test_outputs_are_as_close_as_those_of_torchs_layers_in_tf32(sizes):
+    model, weights, inputs = evaluation_of(*sizes)
+    flat = FlatModel(model)
+    with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=True):
+        expected = flat.outputs(weights.double(), inputs.double())
+        usual = float((flat.outputs(weights, inputs) - expected).norm() / expected.norm())
+    found = resnet_outputs(model, weights, inputs)
+    assert torch.equal(found, resnet_outputs(model, weights, inputs))
+    assert (found - expected).norm() / expected.norm() < 2 * usual + 2e-3
+
+
+def test_recorded_outputs_are_those_of_new_weights():
+    model, weights, inputs = evaluation_of(*FEW)
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        resnet_outputs(model, weights, inputs)
+        stream.synchronize()
+        with torch.cuda.graph(graph, stream=stream):
+            found = resnet_outputs(model, weights, inputs)
+        weights.mul_(1.1)
+        graph.replay()
+    stream.synchronize()
+    assert torch.equal(found, resnet_outputs(model, weights, inputs))
+
+
+def test_a_task_has_the_outputs_of_some_images_and_not_of_a_test_set():
+    for task in (Cifar10(), Udacity()):
+        model = task.model().cuda().train()
+        weights, inputs = flatten(model), torch.randn(100, 3, 32, 32, device="cuda")
+        usual = FlatModel(model).outputs(weights, inputs)
+        torch.testing.assert_close(
+            fast_outputs(model, weights, inputs), usual, rtol=0.05, atol=0.05
+        )
+        assert fast_outputs(model, weights, inputs.repeat(10, 1, 1, 1)) is None
 
 
 @both

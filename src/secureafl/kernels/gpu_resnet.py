@@ -176,6 +176,12 @@ class Layer(NamedTuple):
     moved: Tensor  # how far the running statistics move down
     sums: Tensor  # of gradients after the normalisation, a row for each block that wrote some
     parts: Tensor  # of the weights' gradient, by block
+    evaluating: bool  # normalised by the running statistics
+
+    @property
+    def rows(self) -> int:
+        """Rows of statistics that the normalisation is by; none if it is by the running ones."""
+        return 0 if self.evaluating else len(self.partial)
 
 
 class Block(NamedTuple):
@@ -212,7 +218,7 @@ def convolve(
     block, its = shortcut or Block(before.outputs, before.sizes)
     given = [before.outputs, before.partial, before.kept, before.moved, weights, block]
     given += [before.outputs if active is None else active, layer.packed, layer.outputs]
-    given += [layer.partial, len(before.partial), before.norm, before.running]
+    given += [layer.partial, before.rows, before.norm, before.running]
     given += [sizes.images, active is not None]
     given += [its.before if shortcut else 0, its.stride, its.height, its.width, *norm]
     kernel = compiled("gpu_resnet.cu", "convolve", _of_tiles(sizes, tiles, _THERE))
@@ -277,7 +283,7 @@ def pool(
     sizes = layer.sizes
     features = weights.new_empty(sizes.images, sizes.after)
     given = [layer.outputs, layer.partial, layer.kept, layer.moved, weights, block, active]
-    given += [features, len(layer.partial), layer.norm, layer.running]
+    given += [features, layer.rows, layer.norm, layer.running]
     kernel = compiled("gpu_resnet_pool.cu", "pool", _of_type(sizes.dtype))
     pixels = sizes.positions // sizes.images
     kernel((sizes.images, 1, 1), (_THREADS, 1, 1), [*given, pixels, *norm])

@@ -184,15 +184,33 @@ struct Normalisation {
   const float* partial;  // a row of statistics for each block that wrote its inputs
   float* kept;           // mean and inverse deviation
   float* moved;          // how far the running statistics move down
-  int blocks, norm, running;  // rows; where its factors and its running statistics begin in the weights
+  int blocks;         // rows of statistics; with none it is by the running ones
+  int norm, running;  // where its factors and its running statistics begin in the weights
   float momentum, epsilon;
 };
+
+// Factor and shift of a channel, in shared memory; returns the inverse deviation.
+template <int CHANNELS>
+__device__ float set_normal(const Normalisation& of, int c, float mean, float variance, const float* weights,
+                            float (*normal)[CHANNELS]) {
+  const float inverse = 1 / sqrtf(variance + of.epsilon);
+  normal[0][c] = weights[of.norm + c] * inverse;
+  normal[1][c] = shift_past(mean, normal[0][c], weights[of.norm + CHANNELS + c]);
+  return inverse;
+}
 
 // Factor and shift of every channel, in shared memory; the first block keeps what later launches need.
 template <int CHANNELS>
 __device__ void find_normalisation(const Normalisation& of, const float* weights, float (*normal)[CHANNELS]) {
   __shared__ float sums[3][THREADS];
   const int c = threadIdx.x % CHANNELS, slices = THREADS / CHANNELS;
+  const float* running = weights + of.running + c;
+  if (of.blocks == 0) {
+    // Whatever a poisoned step made of a variance, its root must exist.
+    if (threadIdx.x < CHANNELS) set_normal(of, c, running[0], relu(running[CHANNELS]), weights, normal);
+    __syncthreads();
+    return;
+  }
   const float first = of.partial[c];  // a number near the mean, so that nothing cancels
   float count = 0, off = 0, squares = 0;
 #pragma unroll 4
@@ -212,15 +230,12 @@ __device__ void find_normalisation(const Normalisation& of, const float* weights
       squares += sums[2][k * CHANNELS + c];
     }
     const float step = off / count, mean = first + step, variance = relu(squares / count - step * step);
-    const float inverse = 1 / sqrtf(variance + of.epsilon);
-    normal[0][c] = weights[of.norm + c] * inverse;
-    normal[1][c] = shift_past(mean, normal[0][c], weights[of.norm + CHANNELS + c]);
+    const float inverse = set_normal(of, c, mean, variance, weights, normal);
     if (blockIdx.x == 0 && blockIdx.y == 0) {
-      const float* before = weights + of.running + c;
       of.kept[c] = mean;
       of.kept[CHANNELS + c] = inverse;
-      of.moved[c] = of.momentum * (before[0] - mean);
-      of.moved[CHANNELS + c] = of.momentum * (before[CHANNELS] - variance * (count / (count - 1)));
+      of.moved[c] = of.momentum * (running[0] - mean);
+      of.moved[CHANNELS + c] = of.momentum * (running[CHANNELS] - variance * (count / (count - 1)));
     }
   }
   __syncthreads();

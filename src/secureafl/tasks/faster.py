@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import importlib
 import warnings
+from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -18,15 +19,20 @@ from secureafl.kernels.gpu_cnn import MAX_IMAGES, cnn_gradient, cnn_outputs
 from secureafl.tasks.classification import Classification
 from secureafl.tasks.models.cnn import PaperCnn
 from secureafl.tasks.models.resnet import ResNet20
-from secureafl.tasks.models.resnet_gradient import resnet_gradient
+from secureafl.tasks.models.resnet_gradient import resnet_gradient, resnet_outputs
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from secureafl.core.protocols import Task
 
+Found = TypeVar("Found")
+
 _refused: list[Exception] = []  # why ResNet's kernels are not tried again in this process
 _GREY = (1, 28, 28)  # images of the CNN
+# Of a server's own samples. Torch's layers are about as fast with the thousands of a test set, and
+# nothing has to be compiled for them.
+_SOME_IMAGES = 256
 _NUMBERS = 2**31  # in a tensor, which kernels count with 32 bits
 
 
@@ -55,7 +61,9 @@ def fast_gradient(
 def fast_outputs(model: nn.Module, weights: Tensor, inputs: Tensor) -> Tensor | None:
     """As `FlatModel.outputs`, without a gradient; None where only the layers have them."""
     if on_gpu(weights):
-        return cnn_outputs(weights, inputs) if _is_cnn(model, weights, inputs) else None
+        if _is_cnn(model, weights, inputs):
+            return cnn_outputs(weights, inputs)
+        return _resnet_outputs(model, weights, inputs)
     compiled = _compiled_for(model, weights, inputs)
     return compiled.cnn_outputs(weights, inputs) if compiled else None
 
@@ -104,26 +112,51 @@ def _of_cnn(
 def _of_resnet(
     task: Task, model: nn.Module, weights: Tensor, inputs: Tensor, labels: Tensor, mixed: bool
 ) -> tuple[Tensor, Tensor] | None:
+    found = _resnet_in(model, inputs)
+    if found is None:
+        return None
+    resnet, rest = found
+    if not model.training:
+        model.train()
+    return _unless_refused(
+        lambda: resnet_gradient(
+            resnet, weights, inputs, lambda outputs: task.loss(rest(outputs), labels), mixed
+        )
+    )
+
+
+def _resnet_outputs(model: nn.Module, weights: Tensor, inputs: Tensor) -> Tensor | None:
+    known = weights.dtype == inputs.dtype == torch.float32 and len(inputs) <= _SOME_IMAGES
+    found = _resnet_in(model, inputs) if known and _trains_wholly(model) else None
+    if found is None:
+        return None
+    resnet, rest = found
+    if model.training:
+        model.eval()
+    outputs = _unless_refused(lambda: resnet_outputs(resnet, weights, inputs))
+    return None if outputs is None else rest(outputs)
+
+
+def _resnet_in(model: nn.Module, inputs: Tensor) -> tuple[ResNet20, nn.Sequential] | None:
+    """The ResNet-20 that has kernels for these images, and what becomes of its outputs."""
     parts = [*model] if isinstance(model, nn.Sequential) else []
     resnet, *others = parts or [model]
-    rest = nn.Sequential(*others)  # what becomes of outputs, where a task says so
+    rest = nn.Sequential(*others)  # where a task says so
     if type(resnet) is not ResNet20 or type(resnet.norm) is not nn.BatchNorm2d:
         return None
     if [*rest.parameters(), *rest.buffers()] or not _fits(inputs):
         return None
-    if _refused or not _has_tensor_cores(weights.device):
-        return None
-    if not model.training:
-        model.train()
+    return None if _refused or not _has_tensor_cores(inputs.device) else (resnet, rest)
+
+
+def _unless_refused(compute: Callable[[], Found]) -> Found | None:
     try:
-        return resnet_gradient(
-            resnet, weights, inputs, lambda found: task.loss(rest(found), labels), mixed
-        )
+        return compute()
     except torch.OutOfMemoryError:
-        raise  # and autograd would have no more
+        raise  # and torch's layers would have no more
     except Exception as error:  # of the compiler, which differs from version to version
         _refused.append(error)
-        message = f"the faster gradient of ResNet-20 does not compile here, autograd it is: {error}"
+        message = f"ResNet-20's kernels do not compile here, torch's layers it is: {error}"
         warnings.warn(message, RuntimeWarning, stacklevel=2)
         return None
 

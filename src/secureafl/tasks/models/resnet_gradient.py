@@ -1,4 +1,4 @@
-"""Gradient of ResNet-20 with batch normalisation on a GPU: the walk through its layers and back.
+"""ResNet-20 with batch normalisation on a GPU: the walk through its layers, and back.
 
 The convolutions are numbered as they come: the first, then two for each of the nine blocks. In the
 flat vector (`core.flat_model`) each one's weights are followed by its normalisation's factors and
@@ -93,18 +93,35 @@ def resnet_gradient(
     With `mixed`, activations and products are in bfloat16, otherwise in float32 and TF32.
     """
     dtype = torch.bfloat16 if mixed else torch.float32
-    walk = _Walk(model, weights.detach().contiguous(), images.contiguous(), dtype)
+    walk = _Walk(model, weights, images, dtype, evaluating=False)
     walk.backward(walk.last_layer(walk.forward(), loss))
     return walk.gradient, walk.moved
 
 
+def resnet_outputs(
+    model: ResNet20, weights: Float[Tensor, " d"], images: Float[Tensor, "batch 3 height width"]
+) -> Float[Tensor, "batch outputs"]:
+    """Outputs by the running statistics; activations are float32, products TF32."""
+    walk = _Walk(model, weights, images, torch.float32, evaluating=True)
+    weight, bias = (walk.weights[place] for place in walk.last)
+    return linear(walk.forward(), weight.view(-1, _FEATURES), bias)
+
+
 class _Walk:
-    """One gradient."""
+    """One gradient, or one evaluation."""
 
     def __init__(
-        self, model: ResNet20, weights: Tensor, images: Tensor, dtype: torch.dtype
+        self,
+        model: ResNet20,
+        weights: Tensor,
+        images: Tensor,
+        dtype: torch.dtype,
+        evaluating: bool,
     ) -> None:
-        self.weights, self.images, self.outputs = weights, images, model.last.out_features
+        self.weights, self.images = weights.detach().contiguous(), images.contiguous()
+        self.evaluating = evaluating
+        bias = _LAST + model.last.out_features * _FEATURES
+        self.last = slice(_LAST, bias), slice(bias, bias + model.last.out_features)
         norm: Any = model.norm
         self.norm = (norm.momentum, norm.eps)
         self.gradient, self.moved = torch.empty_like(weights), weights.new_empty(_STATISTICS)
@@ -142,6 +159,7 @@ class _Walk:
             moved=self.moved[statistics:],
             sums=self.weights.new_empty(back, 2 * channels),
             parts=parts,
+            evaluating=self.evaluating,
         )
 
     def forward(self) -> Float[Tensor, "batch features"]:
@@ -164,12 +182,10 @@ class _Walk:
 
     def last_layer(self, features: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
         """Gradient of the features; that of the layer itself is written."""
-        size = self.outputs * _FEATURES
-        places = slice(_LAST, _LAST + size), slice(_LAST + size, _LAST + size + self.outputs)
-        weight, bias = (self.weights[place].requires_grad_() for place in places)
+        weight, bias = (self.weights[place].requires_grad_() for place in self.last)
         outputs = linear(features.requires_grad_(), weight.view(-1, _FEATURES), bias)
         found, *own = torch.autograd.grad(loss(outputs), (features, weight, bias))
-        torch.cat(own, out=self.gradient[places[0].start : places[1].stop])
+        torch.cat(own, out=self.gradient[self.last[0].start : self.last[1].stop])
         return found
 
     def backward(self, features: Tensor) -> None:
