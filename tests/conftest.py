@@ -5,6 +5,9 @@
 
 import os
 
+# Two test processes share few cores; threads of what they start would wait for each other, busily.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import shapes
 
 shapes.install()  # before anything imports the package
@@ -14,7 +17,7 @@ import torch  # noqa: E402
 from command import Cli  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
-torch.set_num_threads(1)  # two test processes share few cores
+torch.set_num_threads(1)
 
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile(

@@ -131,10 +131,11 @@ def run_short(clone, lines):
 
 
 def unlike(lines):
-    """One of those that differ in numbers alone."""
+    """One of those that differ in numbers and the defence alone."""
     found = {}
     for folder, words in lines:
-        found.setdefault((folder, re.sub(r"\d[\d.]*", "0", " ".join(words))), (folder, words))
+        about = re.sub(r"(?<=--defense )\S+|\d[\d.]*", "0", " ".join(words))
+        found.setdefault((folder, about), (folder, words))
     return [*found.values()]
 
 

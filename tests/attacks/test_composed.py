@@ -64,10 +64,14 @@ def assert_as_its_oracle(attack, **given):
         np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("aim", get_args(parts.Aim))
 @pytest.mark.parametrize("cover", COVERS)
-def test_every_composition_does_what_its_oracle_does(aim, cover):
-    for length, timing, collusion in itertools.product(LENGTHS, TIMINGS, COLLUSIONS):
+def test_every_composition_does_what_its_oracle_does(aim, cover, step):
+    """Or one in four: those of each aim and cover begin with another."""
+    first = (get_args(parts.Aim).index(aim) + COVERS.index(cover)) % step
+    rest = [*itertools.product(LENGTHS, TIMINGS, COLLUSIONS)][first::step]
+    for length, timing, collusion in rest:
         attack = Composed(cover, 0.6, 0.3, length, 1.5, timing, 2, collusion, groups=3, aim=aim)
         assert_as_its_oracle(attack)
 
