@@ -12,7 +12,6 @@
 #include <ucontext.h>
 
 #include <utility>
-#include <vector>
 
 extern "C" {  // not by <cmath>, which takes longer to compile than a kernel
 float sqrtf(float), fmaf(float, float, float), fabsf(float), fmaxf(float, float), fminf(float, float), expf(float);
@@ -75,14 +74,18 @@ inline unsigned drawn(unsigned below) {
 }
 
 // The numbers below `count` in an order that is drawn.
-inline std::vector<int> shuffled_numbers(int count) {
-  std::vector<int> order(count);
-  for (int k = 0; k < count; k++) {
-    const int other = drawn(k + 1);
-    order[k] = order[other], order[other] = k;
+struct Shuffled {  // no std::vector: its header takes longer to compile than most kernels
+  int count, *order;
+  explicit Shuffled(int count) : count(count), order((int*)malloc(count * sizeof(int))) {
+    for (int k = 0; k < count; k++) {
+      const int other = drawn(k + 1);
+      order[k] = order[other], order[other] = k;
+    }
   }
-  return order;
-}
+  ~Shuffled() { free(order); }
+  int* begin() const { return order; }
+  int* end() const { return order + count; }
+};
 
 inline void fail(const char* message) {
   fprintf(stderr, "block %d %d, thread %d: %s\n", blockIdx.x, blockIdx.y, current, message);
@@ -162,7 +165,7 @@ inline void run_block() {
   memset(dynamic, 0xff, dynamic_size + GUARD);
   for (int k = 0; k < blockDim.x; k++) threads[k].started = threads[k].voted = false;
   for (int waiting = 1; waiting > 0;) {
-    for (int warp : shuffled_numbers((blockDim.x + 31) / 32)) run_warp(32 * warp);
+    for (int warp : Shuffled((blockDim.x + 31) / 32)) run_warp(32 * warp);
     waiting = votes = 0;
     for (int k = 0; k < blockDim.x; k++) {
       if (threads[k].state == ENDED) continue;
@@ -194,7 +197,7 @@ inline void run(void (*of_thread)(), int across, int down, int size, int shared,
   if (size > MOST) fail("too many threads");
   dynamic_size = shared;
   dynamic = (char*)aligned_alloc(64, (dynamic_size + GUARD + 63) / 64 * 64);
-  for (int number : shuffled_numbers(across * down)) {
+  for (int number : Shuffled(across * down)) {
     blockIdx = {number % across, number / across, 0};
     run_block();
   }
