@@ -17,7 +17,7 @@ from secureafl.simulation.simulator import Simulation
 ROUNDS = 40
 
 
-@pytest.mark.parametrize("rounds", [15, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [25, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("defense", DEFENSES)
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_every_attack_meets_every_defence(attack, defense, rounds):

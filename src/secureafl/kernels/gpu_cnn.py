@@ -51,18 +51,14 @@ def cnn_gradient(
     """Gradient of the mean cross entropy of `tasks.models.paper_cnn`, with any hidden layer."""
     images, hidden = len(inputs), hidden_units(weights.numel())
     inputs, gradient = inputs.contiguous(), torch.empty_like(weights)
-    pooled_1, gradient_1 = weights.new_empty(images, _SIZE_1), weights.new_empty(2, images, _SIZE_1)
+    gradient_1, parts = weights.new_empty(2, images, _SIZE_1), weights.new_empty(_GROUPS, LAYER_2)
     pooled_2, gradient_2 = weights.new_empty(2, images, FEATURES)
     units, unit_gradient = weights.new_empty(2, images, hidden)
-    parts = weights.new_empty(_GROUPS, LAYER_2)
-    argmax_1 = torch.empty_like(pooled_1, dtype=torch.uint8)
-    argmax_2 = torch.empty_like(pooled_2, dtype=torch.uint8)
+    pooled_1, argmax_1, argmax_2 = _convolve(weights, inputs, pooled_2, hidden)
 
     def launch(name: str, grid: tuple[int, ...], threads: int, given: list[Any], room=0) -> None:
         _kernel(name, hidden)((*grid, 1, 1)[:3], (threads, 1, 1), given, shared_mem=room)
 
-    given = [weights, inputs, pooled_1, argmax_1, pooled_2, argmax_2]
-    launch("convolutions_forward", (images, 2), _FORWARD_THREADS, given)
     given = [weights, pooled_2, units, images]
     launch("hidden_forward", (-(-hidden // _FORWARD_UNITS),), 256, given)
     given = [weights, units, labels, gradient, unit_gradient, images]
@@ -95,13 +91,17 @@ def cnn_outputs(
     return torch.addmm(biases_4, units, weights_4.view(CLASSES, -1).T)
 
 
-def _convolve(weights: Tensor, inputs: Tensor, pooled_2: Tensor, hidden: int) -> None:
-    """Write what both convolutions make of images, a row for each."""
+def _convolve(weights: Tensor, inputs: Tensor, pooled_2: Tensor, hidden: int) -> list[Tensor]:
+    """Write what both convolutions make of images, a row for each.
+
+    Returns what the first one makes of them, and which places were the largest, of both.
+    """
     pooled_1 = weights.new_empty(len(inputs), _SIZE_1)
-    argmax = [torch.empty_like(pooled, dtype=torch.uint8) for pooled in (pooled_1, pooled_2)]
-    given = [weights, inputs, pooled_1, argmax[0], pooled_2, argmax[1]]
+    argmax_1, argmax_2 = (torch.empty_like(one, dtype=torch.uint8) for one in (pooled_1, pooled_2))
     grid, threads = (len(inputs), 2, 1), (_FORWARD_THREADS, 1, 1)
+    given = [weights, inputs, pooled_1, argmax_1, pooled_2, argmax_2]
     _kernel("convolutions_forward", hidden)(grid, threads, given)
+    return [pooled_1, argmax_1, argmax_2]
 
 
 def _kernel(name: str, hidden: int) -> Any:
