@@ -19,7 +19,14 @@ from secureafl.toml import read_toml
 ROOT = Path(__file__).parents[2]
 DOCS, RAW = ROOT / "docs", ROOT / "docs/results/raw"
 PAGES = [p for p in sorted(DOCS.rglob("*.md")) if "<!-- end of table -->" in p.read_text()]
-OF_THE_PAPER = ["main", "variants", "alpha", "estimation-error"]
+OF_THE_PAPER = {  # by page: the archive, its seeds and where its data lay
+    "fashion-mnist/main": ("main", "0-2", "data/fashion-mnist"),
+    "fashion-mnist/variants": ("variants", "0-2", "data/fashion-mnist"),
+    "fashion-mnist/alpha": ("alpha", "0-2", "data/fashion-mnist"),
+    "fashion-mnist/estimation-error": ("estimation-error", "0-2", "data/fashion-mnist"),
+    "fashion-mnist/stated": ("stated", "0", "data"),
+    "cifar10/main": ("main-cifar10", "1-3", "data/tasks/cifar-10-batches-py"),
+}
 GRIDS = {  # by archive
     "attacks": "attacks",
     "defences": "defences",
@@ -41,8 +48,11 @@ def unpack(name, folder):
     return folder / name
 
 
-def request_of(name):
-    return Request(name, seeds="0-2", device="cuda", data_dir="data/fashion-mnist")
+def request_of(page):
+    folder, name = page.split("/")
+    _, seeds, data_dir = OF_THE_PAPER[page]
+    task = folder.replace("-", "_")
+    return Request(name, task, seeds, device="cuda", data_dir=data_dir)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -64,14 +74,13 @@ def test_leaderboard_has_its_tables_as_soon_as_there_are_outcomes():
     assert ("It has no entries yet" in text) != entered
 
 
-@pytest.mark.parametrize("name", OF_THE_PAPER)
-def test_the_papers_tables_come_from_their_cells(name, tmp_path):
-    folder = DOCS / "results/fashion-mnist"
-    cells = unpack(name, tmp_path)
-    _write_page(request_of(name), cells, quiet=True)
+@pytest.mark.parametrize("page", OF_THE_PAPER)
+def test_the_papers_tables_come_from_their_cells(page, tmp_path):
+    cells = unpack(OF_THE_PAPER[page][0], tmp_path)
+    _write_page(request_of(page), cells, quiet=True)
     for suffix in ("md", "html"):
         made = (cells / f"report/index.{suffix}").read_text()
-        assert made == (folder / f"{name}.{suffix}").read_text()
+        assert made == (DOCS / f"results/{page}.{suffix}").read_text()
 
 
 # Newer than those runs.
@@ -109,9 +118,16 @@ def test_stored_cells_are_those_of_their_grid(name, tmp_path):
     assert found == {cell: one_thread(wanted[cell]) for cell in found}
 
 
-@pytest.mark.parametrize("name", OF_THE_PAPER)
-def test_stored_cells_are_those_of_the_papers_grid(name, tmp_path):
-    found, wanted = stored(name, tmp_path), grid_for(request_of(name)).cells()
-    if name != "estimation-error":  # whose runs are not made by a sweep
+@pytest.mark.parametrize("page", OF_THE_PAPER)
+def test_stored_cells_are_those_of_the_papers_grid(page, tmp_path):
+    archive = OF_THE_PAPER[page][0]
+    found, wanted = stored(archive, tmp_path), grid_for(request_of(page)).cells()
+    if archive != "estimation-error":  # whose runs are not made by a sweep
         wanted = {cell: one_thread(experiment) for cell, experiment in wanted.items()}
+    if archive == "main-cifar10":
+        # The other six have the first seed alone.
+        three = ("async_sgd", "secure_afl", "trust_clipping")
+        wanted = {k: v for k, v in wanted.items() if v.seed == 1 or k.startswith(three)}
+        # Some were made with sixteen threads, which nobody asks for a run on a GPU.
+        found = {cell: one_thread(experiment) for cell, experiment in found.items()}
     assert found == wanted
