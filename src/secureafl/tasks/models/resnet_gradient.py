@@ -124,7 +124,9 @@ class _Walk:
         self.last = slice(_LAST, bias), slice(bias, bias + model.last.out_features)
         norm: Any = model.norm
         self.norm = (norm.momentum, norm.eps)
-        self.gradient, self.moved = torch.empty_like(weights), weights.new_empty(_STATISTICS)
+        # An evaluation only sets the statistics' part to 0, as the first kernel does for a gradient.
+        self.gradient = weights.new_empty(_STATISTICS if evaluating else weights.numel())
+        self.moved = weights.new_empty(_STATISTICS)
         self.packed = weights.new_empty(2, _PACKED, dtype=dtype)
         sizes, (height, width) = [], images.shape[2:]
         for one in _CONVOLUTIONS:
@@ -134,7 +136,7 @@ class _Walk:
         there += [gpu_resnet.tiles_there(its).blocks for its in sizes[1:]]
         back = [gpu_resnet.tiles_back(its).blocks for its in sizes[1:]]
         self.table, places = _table(tuple(back), weights.device)
-        self.parts = weights.new_empty(places[-1])
+        self.parts = weights.new_empty(0 if evaluating else places[-1])
         parts = [weights.new_empty(there[0], _CONVOLUTIONS[0].size)]
         parts += [self.parts[place:] for place in places[:-1]]
         back.append(gpu_resnet.pool_blocks(len(images)))
