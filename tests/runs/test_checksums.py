@@ -12,7 +12,7 @@ from secureafl.deployment.coordinator import Coordinator
 from secureafl.deployment.messages import Answer
 from secureafl.report.tables import read_run
 from secureafl.runs.watch import Watch
-from secureafl.simulation.run import start_run
+from secureafl.simulation.run import resume_run, start_run
 
 
 @pytest.fixture
@@ -67,6 +67,45 @@ def test_damaged_model_is_noticed_and_its_figures_are_still_read(run):
     assert read_run(run).result is not None
 
 
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("experiment.toml", b"clients = 3", b"clients = 4"),
+        ("provenance.json", b"secureafl", b"SecureAFL"),
+        ("holdings.json", b"[", b"[ "),
+        ("pace.jsonl", b"rounds", b"ROUNDS"),
+        ("result.json", b'"rounds": 6', b'"rounds": 7'),
+    ],
+)
+def test_change_of_a_small_file_that_can_still_be_read_is_noticed(run, name, old, new):
+    alter(run / name, old, new)
+    said = f"{run}/{name}: altered since the run ended (its checksum differs)"
+    assert check(run) == (1, said)
+    assert problems(run) == [said]
+
+
+@pytest.mark.parametrize("name", ["experiment.toml", "provenance.json", "holdings.json"])
+@pytest.mark.parametrize("state", ["finished", "older", "unfinished"])
+def test_small_file_that_cannot_be_read_is_told_once(run, name, state):
+    result = json.loads((run / "result.json").read_text())
+    if state == "older":
+        result["checksums"] = {"events.jsonl": result["checksums"]["events.jsonl"]}
+        (run / "result.json").write_text(json.dumps(result))
+    elif state == "unfinished":
+        (run / "result.json").unlink()
+    (run / name).write_bytes((run / name).read_bytes()[:-9] + b"\xff")
+    code, said = check(run)
+    assert code == 1
+    assert said.startswith(f"{run}/{name}: ")
+    assert len(said.splitlines()) == 1
+
+
+def test_result_that_was_altered_is_not_reported(run):
+    alter(run / "result.json", b'"last": ', b'"last": 1')
+    with pytest.raises(RunError, match=r"result\.json: altered since the run ended"):
+        read_run(run)
+
+
 def test_page_that_is_open_notices_too_and_strange_checksums_harm_nobody(run):
     watch = Watch(run)
     watch.refresh()
@@ -116,3 +155,21 @@ def test_damage_of_a_deployed_run_is_told_and_left_as_it_is(tmp_path):
     assert "rounds 0 to 2 were applied, but" in check(tmp_path / "run")[1]
     del before[tmp_path / "run" / "journal-0.bin"]
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+def test_an_unfinished_run_whose_events_were_altered_does_not_go_on(tmp_path):
+    path = tmp_path / "run"
+    recording = iter(start_run(tiny(clients=3, rounds=60), path, 0.0))
+    for _ in range(40):
+        next(recording)
+    recording.close()  # which leaves a checkpoint
+    assert check(path)[0] == 0
+    alter(path / "events.jsonl", b'"round": 3', b'"round": 4')
+    said = f"{path}/events.jsonl: not what its checkpoint was made with; it was altered"
+    assert check(path)[1].startswith(said)
+    with pytest.raises(RunError, match="not what its checkpoint was made with"):
+        resume_run(path, 1e9)
+    (path / "checkpoint.safetensors").unlink()  # as it says
+    for _ in resume_run(path, 1e9):
+        pass
+    assert check(path)[0] == 0

@@ -1,4 +1,5 @@
 import json
+import os
 import time
 
 import numpy as np
@@ -66,8 +67,27 @@ def test_pace_is_noted_at_the_start_and_then_once_a_second(folder, monkeypatch):
 
 
 def test_events_shorter_than_their_checkpoint_are_refused(folder):
-    with pytest.raises(RunError, match="shorter than its checkpoint"):
-        folder.rewind(10)
+    folder.append([EVALUATION, ARRIVAL])
+    folder.save_checkpoint({}, 1, 0.0)
+    os.truncate(folder.path / "events.jsonl", 10)
+    with pytest.raises(RunError, match=r"shorter than its checkpoint; .* delete checkpoint"):
+        folder.require_events(folder.load_checkpoint())
+
+
+def test_events_that_were_altered_before_their_checkpoint_are_refused(folder):
+    path = folder.path / "events.jsonl"
+    for round in range(3):  # a checksum grows from checkpoint to checkpoint
+        folder.append([ARRIVAL])
+        folder.save_checkpoint({}, round, 0.0)
+    folder.append([EVALUATION])
+    folder.flush()
+    folder.require_events(folder.load_checkpoint())  # what comes later is cut off anyway
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"2.5", b"3.5", 1))
+    with pytest.raises(RunError, match="not what its checkpoint was made with; it was altered"):
+        folder.require_events(folder.load_checkpoint())
+    of_an_older_version = folder.load_checkpoint()._replace(events_checksum=None)
+    folder.require_events(of_an_older_version)
 
 
 def test_finishing_drops_the_checkpoint(folder):
@@ -125,7 +145,7 @@ def test_checkpoint_that_was_altered_is_refused(folder, change):
         path.write_bytes(content[:-100] + bytes([content[-100] ^ 1]) + content[-99:])
     else:
         path.write_bytes(content.replace(b'"b":', b'"c":'))
-    with pytest.raises(RunError, match=r"damaged checkpoint \(checksum differs\); delete it"):
+    with pytest.raises(RunError, match=r"damaged checkpoint \(checksum differs\); delete"):
         folder.load_checkpoint()
 
 

@@ -63,5 +63,5 @@ def run_here(cells, out):
 def contents(out, name):
     """All that a cell's run folder says, but for how long it took."""
     result = json.loads((out / name / "result.json").read_text())
-    figures = {key: value for key, value in result.items() if key not in TIMES}
+    figures = {key: value for key, value in result.items() if key not in (*TIMES, "checksums")}
     return figures, *((out / name / file).read_bytes() for file in FILES)

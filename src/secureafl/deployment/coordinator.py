@@ -28,7 +28,6 @@ from secureafl.deployment.messages import Answer
 from secureafl.deployment.recovery import (
     BEFORE,
     FACTS,
-    EventsChecksum,
     keep_checkpoint,
     make_facts,
     recover,
@@ -246,7 +245,6 @@ class Coordinator:
         self._inactivity = InactivityTracker(made.forget_after)
         self.notes = found.notes  # what was damaged and could be made up for
         self.folder.rewind(found.events_bytes)
-        self._events_checksum = EventsChecksum(path)
         self._start_defense(begun=bool(found.checkpoint or found.records))
         lent = self._restore(found.checkpoint) if found.checkpoint else {0: self.weights}
         self._saved = self.round
@@ -312,7 +310,7 @@ class Coordinator:
         # Clients that were put out since the last checkpoint, if nothing has arrived since.
         held = self._journal.records if self._journal.number == self.round else 0
         numbers = (self.round, held, self.slots.lines, size)
-        arrays[FACTS] = make_facts(*numbers, self._events_checksum.advance(size))
+        arrays[FACTS] = make_facts(*numbers, self.folder.checksum_events(size))
         keep_checkpoint(path)
         self.folder.save_checkpoint(arrays, self.round, self._seconds())
         self._saved = self.round

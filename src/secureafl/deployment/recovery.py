@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -31,13 +30,13 @@ from secureafl.deployment.journal import (
     refuse_format,
 )
 from secureafl.deployment.slots import SLOTS, Assignments, read_assignments
+from secureafl.runs.checksums import EventsChecksum
 from secureafl.runs.events import encode, last_events, parse
 from secureafl.runs.folder import Checkpoint, RunFolder
 from secureafl.runs.layout import CHECKPOINT, EVENTS
 
 BEFORE = "checkpoint-before.safetensors"  # the one before the last
 FACTS = "deployment"  # array of a checkpoint, which its checksum covers: the fields of _Facts
-_BLOCK = 2**20
 
 
 class _Facts(NamedTuple):
@@ -68,21 +67,6 @@ class _Chain(NamedTuple):
     round: int  # where they lead to
     journal: int  # the last one, and what it holds
     content: Content
-
-
-class EventsChecksum:
-    """Checksum of events.jsonl up to some length, which only grows."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._size, self._value = path / EVENTS, 0, 0
-
-    def advance(self, size: int) -> int:
-        """Take in the bytes up to `size`; the checksum."""
-        with self._path.open("rb") as file:
-            file.seek(self._size)
-            while self._size < size and (piece := file.read(min(_BLOCK, size - self._size))):
-                self._value, self._size = zlib.crc32(piece, self._value), self._size + len(piece)
-        return self._value
 
 
 def make_facts(

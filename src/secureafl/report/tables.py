@@ -152,7 +152,8 @@ def read_run(path: Path) -> Run:
         refuse_old_names(experiment, path)
         provenance = read_json(path / PROVENANCE)
         result = read_json(path / RESULT) if (path / RESULT).exists() else None
-        require_intact(path, result or {}, EVENTS)
+        for name in (EVENTS, RESULT):
+            require_intact(path, result or {}, name)
         digest = Digest()
         evaluations, arrivals = _columns(read_events(path), digest)
         summary = _summarise(path, experiment, result, evaluations)

@@ -1,4 +1,4 @@
-"""Checksums of a finished run's large files, kept in its result: what was altered is noticed."""
+"""Checksums of what a run wrote, in its result or checkpoint: what was altered is noticed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from secureafl.core.errors import RunError
-from secureafl.runs.layout import EVENTS, MODEL
+from secureafl.runs.layout import (
+    EVENTS,
+    EXPERIMENT,
+    HOLDINGS,
+    MODEL,
+    PACE,
+    PROVENANCE,
+    RESULT,
+    to_json,
+)
 
 CHECKSUMS = "checksums"  # in result.json: CRC-32 by file name
-_FILES = (EVENTS, MODEL)
+FILES = (EXPERIMENT, PROVENANCE, HOLDINGS, EVENTS, PACE, MODEL)
 _BLOCK = 2**20
 
 
@@ -24,19 +33,45 @@ def file_checksum(path: Path) -> str:
     return f"{value:08x}"
 
 
-def make_checksums(run: Path) -> dict[str, str]:
-    """Of the files that are there."""
-    return {name: file_checksum(run / name) for name in _FILES if (run / name).exists()}
+class EventsChecksum:
+    """Checksum of events.jsonl up to some length, which only grows."""
+
+    def __init__(self, run: Path) -> None:
+        self._path, self._size, self._value = run / EVENTS, 0, 0
+
+    def advance(self, size: int) -> int:
+        """Take in the bytes up to `size`; the checksum."""
+        with self._path.open("rb") as file:
+            file.seek(self._size)
+            while self._size < size and (piece := file.read(min(_BLOCK, size - self._size))):
+                self._value, self._size = zlib.crc32(piece, self._value), self._size + len(piece)
+        return self._value
 
 
-def find_altered(run: Path, result: Mapping[str, Any], names: Sequence[str] = _FILES) -> list[str]:
+def make_checksums(run: Path, result: Mapping[str, Any]) -> dict[str, str]:
+    """Of the files that are there, and of the result that they lead to."""
+    found = {name: file_checksum(run / name) for name in FILES if (run / name).exists()}
+    return {**found, RESULT: _result_checksum(result)}
+
+
+def _result_checksum(result: Mapping[str, Any]) -> str:
+    """Of all that it says but the checksums."""
+    said = to_json({key: value for key, value in result.items() if key != CHECKSUMS})
+    return f"{zlib.crc32(said.encode()):08x}"
+
+
+def find_altered(
+    run: Path, result: Mapping[str, Any], names: Sequence[str] = (*FILES, RESULT)
+) -> list[str]:
     """A line for every file that is not as the run left it; one that was removed is none."""
     noted = result.get(CHECKSUMS)
     found = []
     for name, checksum in noted.items() if isinstance(noted, Mapping) else ():
         path = run / name
         try:
-            if name in names and path.exists() and file_checksum(path) != checksum:
+            if name not in names or not path.exists():
+                continue
+            if checksum != (_result_checksum(result) if name == RESULT else file_checksum(path)):
                 found.append(f"{path}: altered since the run ended (its checksum differs)")
         except OSError as error:
             found.append(f"{path}: cannot be read ({error.strerror})")

@@ -20,7 +20,7 @@ import safetensors.numpy
 
 from secureafl.core.errors import LockedError, RunError, SecureAflError
 from secureafl.core.events import ArrivalEvent, Event
-from secureafl.runs.checksums import CHECKSUMS, make_checksums
+from secureafl.runs.checksums import CHECKSUMS, EventsChecksum, make_checksums
 from secureafl.runs.events import encode
 from secureafl.runs.layout import (
     CHECKPOINT,
@@ -38,6 +38,7 @@ from secureafl.runs.layout import (
     to_json,
 )
 
+_START_OVER = f"delete {CHECKPOINT}, and 'secureafl resume' starts the run over"
 _PACE_SECONDS = 1.0  # times are not in the events, whose bits must not depend on them
 
 
@@ -48,6 +49,7 @@ class Checkpoint(NamedTuple):
     round: int
     events_bytes: int  # length of events.jsonl at that moment
     seconds: float  # spent so far
+    events_checksum: int | None = None  # None in those of older versions
 
 
 class RunFolder:
@@ -68,6 +70,7 @@ class RunFolder:
             raise _unwritable(path, error) from error
         self._opened, self._since = time.time(), time.monotonic()
         self._rounds, self._paced = 0, -math.inf
+        self._events_checksum = EventsChecksum(path)
 
     @classmethod
     def create(
@@ -116,11 +119,22 @@ class RunFolder:
             self._events.flush()
             self._note_pace(first=False)
 
+    def require_events(self, checkpoint: Checkpoint) -> None:
+        """Raise unless the events before a checkpoint are those it was made with."""
+        path, size, noted = self.path / EVENTS, checkpoint.events_bytes, checkpoint.events_checksum
+        what = "shorter than its checkpoint" if path.stat().st_size < size else ""
+        if not what and noted is not None and EventsChecksum(self.path).advance(size) != noted:
+            what = "not what its checkpoint was made with"
+        if what:
+            raise RunError(f"{path}: {what}; it was altered: restore it, or {_START_OVER}")
+
     def rewind(self, size: int) -> None:
         """Cut events.jsonl back to a checkpoint's length."""
-        if (self.path / EVENTS).stat().st_size < size:
-            raise RunError(f"{self.path}: {EVENTS} is shorter than its checkpoint; it was altered")
         self._events.truncate(size)
+
+    def checksum_events(self, size: int) -> int:
+        """Checksum of events.jsonl up to a length, which grows from call to call."""
+        return self._events_checksum.advance(size)
 
     def save_checkpoint(
         self, tensors: Mapping[str, np.ndarray], round: int, seconds: float
@@ -132,6 +146,7 @@ class RunFolder:
         facts = {
             "round": round,
             "events_bytes": size,
+            "events_checksum": self.checksum_events(size),
             "seconds": seconds,
             "checksum": _checksum(tensors),
         }
@@ -144,17 +159,17 @@ class RunFolder:
         path = self.path / name
         if not path.exists():
             return None
-        remedy = "delete it, and 'secureafl resume' starts the run over"
         try:
             with safetensors.safe_open(path, framework="numpy") as file:
                 facts = json.loads(file.metadata()["secureafl"])
             tensors = safetensors.numpy.load_file(path)
             intact = _checksum(tensors) == facts["checksum"]
-            found = Checkpoint(tensors, facts["round"], facts["events_bytes"], facts["seconds"])
+            place = (facts["round"], facts["events_bytes"], facts["seconds"])
+            found = Checkpoint(tensors, *place, facts.get("events_checksum"))
         except (safetensors.SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{path}: damaged checkpoint ({error}); {remedy}") from error
+            raise RunError(f"{path}: damaged checkpoint ({error}); {_START_OVER}") from error
         if not intact:
-            raise RunError(f"{path}: damaged checkpoint (checksum differs); {remedy}")
+            raise RunError(f"{path}: damaged checkpoint (checksum differs); {_START_OVER}")
         return found
 
     def save_model(self, tensors: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
@@ -164,7 +179,7 @@ class RunFolder:
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write the result, with checksums of what it belongs to, and drop the checkpoint."""
         self.flush()
-        made = {**result, CHECKSUMS: make_checksums(self.path)}
+        made = {**result, CHECKSUMS: make_checksums(self.path, result)}
         self._replace(RESULT, lambda path: path.write_text(to_json(made, indent=1)))
         (self.path / CHECKPOINT).unlink(missing_ok=True)
 

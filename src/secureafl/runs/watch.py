@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from secureafl.core.errors import RunError, SecureAflError
-from secureafl.runs.checksums import find_altered
+from secureafl.runs.checksums import FILES, find_altered
 from secureafl.runs.digest import Digest
 from secureafl.runs.events import parse
 from secureafl.runs.layout import (
     EVENTS,
     EXPERIMENT,
-    MODEL,
     PACE,
     PROBLEM,
     PROVENANCE,
@@ -82,7 +81,7 @@ class Watch:
         self._compare_checksums()
 
     def _compare_checksums(self) -> None:
-        files = (RESULT, EVENTS, MODEL) if self.result else ()
+        files = (RESULT, *FILES) if self.result else ()
         seen = [stamp for name in files if (stamp := _stamp(self.path / name))]
         if seen != self._compared:
             self._compared, self._altered = seen, find_altered(self.path, self.result)

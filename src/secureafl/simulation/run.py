@@ -161,6 +161,7 @@ def _restored(experiment: Experiment, folder: RunFolder, checkpoint_seconds: flo
         raise RunError(f"{path}: was begun on other data than {simulation.data_source}")
     if checkpoint:
         simulation.restore(checkpoint.tensors)
+        folder.require_events(checkpoint)
     folder.rewind(checkpoint.events_bytes if checkpoint else 0)
     session = (experiment, simulation.device, simulation.round, adopt_settings(folder, experiment))
     folder.add_session(describe_session(*session))

@@ -124,7 +124,7 @@ class _Walk:
         self.last = slice(_LAST, bias), slice(bias, bias + model.last.out_features)
         norm: Any = model.norm
         self.norm = (norm.momentum, norm.eps)
-        # An evaluation only sets the statistics' part to 0, as the first kernel does for a gradient.
+        # The first kernel sets the statistics' part to 0; an evaluation has no other.
         self.gradient = weights.new_empty(_STATISTICS if evaluating else weights.numel())
         self.moved = weights.new_empty(_STATISTICS)
         self.packed = weights.new_empty(2, _PACKED, dtype=dtype)
