@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from secureafl import tasks as tasks
     from secureafl import testing as testing
     from secureafl import tracking as tracking
+    from secureafl.arrivals.trace import Trace as Trace
     from secureafl.attacks.trigger import TriggerAttack as TriggerAttack
     from secureafl.core.errors import ConfigError as ConfigError
     from secureafl.core.errors import DataError as DataError
@@ -124,6 +125,7 @@ _NAMES = {
     "library.running": "compare run run_grid",
     "linalg.rows": "lower_median masked mean_of median_of",
     "linalg.vectors": "choose clipped computed_if cosine exact_norm exactly_scaled norm row",
+    "arrivals.trace": "Trace",
     "attacks.trigger": "TriggerAttack",
     "partitions.shards": "Shards",
     "runs.query": "results_table",

@@ -1,11 +1,16 @@
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from simulation.small import tiny
 
 from secureafl.arrivals import ARRIVALS, EventDriven, Uniform
 from secureafl.arrivals.churn import Churn
+from secureafl.arrivals.trace import Trace
 from secureafl.core.errors import ConfigError
+from secureafl.simulation.simulator import Simulation
 
 for_every_model = pytest.mark.parametrize("kind", ARRIVALS)
 JOB_TIMES = ("lognormal", "exponential", "constant")
@@ -278,3 +283,51 @@ def test_run_that_everybody_leaves_is_refused_with_the_remedy(kind):
 def test_churn_out_of_range_is_refused(settings, named):
     with pytest.raises(ConfigError, match=named):
         Churn(**settings)
+
+
+@dataclasses.dataclass(frozen=True)
+class Own:
+    drawn: object
+
+    def draw(self, rounds, malicious, rng):
+        return self.drawn
+
+
+NOW = np.arange(5)
+RIGHT = Trace(NOW % 3, NOW, NOW.astype(float))
+WRONG = {  # five rounds of three clients, and what is said of them
+    "pair": ((NOW, NOW), "it draws a tuple; give secureafl.Trace(client, version, time)"),
+    "nothing": (None, "it draws a NoneType"),
+    "short": (RIGHT._replace(client=NOW[:4] % 3), "client is int64 of shape (4,); give an array"),
+    "matrix": (RIGHT._replace(time=np.zeros((5, 1))), "time is float64 of shape (5, 1)"),
+    "real": (RIGHT._replace(version=NOW * 1.0), "version is float64 of shape (5,); give an array"),
+    "mask": (RIGHT._replace(client=NOW > 2), "client is bool of shape (5,)"),
+    "no number": (RIGHT._replace(time=list("abcde")), "time is <U1 of shape (5,)"),
+    "outside": (RIGHT._replace(client=NOW), "the client of round 3 is 3; number the 3 from 0"),
+    "below": (RIGHT._replace(client=NOW % 3 - 1), "the client of round 0 is -1"),
+    "future": (RIGHT._replace(version=NOW + NOW // 4), "the version of round 4 is 5; give a round"),
+    "before": (RIGHT._replace(version=NOW - 1), "the version of round 0 is -1"),
+    "back": (RIGHT._replace(time=[0, 1, 2, 1, 4]), "the time of round 3 is 1.0; give finite times"),
+    "nan": (RIGHT._replace(time=[0, 1, np.nan, 3, 4]), "the time of round 2 is nan"),
+    "infinite": (RIGHT._replace(time=[0, 1, 2, 3, np.inf]), "the time of round 4 is inf"),
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_own_arrivals_that_are_none_are_told_in_one_line(mistake):
+    drawn, said = WRONG[mistake]
+    with pytest.raises(ConfigError) as caught:
+        Simulation(dataclasses.replace(tiny(clients=3, rounds=5), arrivals=Own(drawn)))
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_own_arrivals_may_be_lists_with_several_at_a_time():
+    drawn = Trace([2, 2, 0, 1, 2], [0, 0, 0, 3, 1], [0, 0, 1, 1, 7])
+    simulation = Simulation(dataclasses.replace(tiny(clients=3, rounds=5), arrivals=Own(drawn)))
+    events = []
+    while not simulation.finished:
+        events += simulation.advance()
+    arrived = [event for event in events if hasattr(event, "staleness")]
+    assert [event.client for event in arrived] == drawn.client
+    assert [event.staleness for event in arrived] == [0, 1, 2, 0, 3]

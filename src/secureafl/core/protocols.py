@@ -285,5 +285,5 @@ class ArrivalModel(Protocol):
     """
 
     def draw(self, rounds: int, malicious: Bool[np.ndarray, " n"], rng: np.random.Generator) -> Any:
-        """The whole schedule (`arrivals.trace.Trace`); `malicious` says which clients are."""
+        """The whole schedule, a `Trace`; `malicious` says which clients are."""
         ...

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from secureafl.arrivals.trace import checked
 from secureafl.core.errors import RunError, require
 from secureafl.core.events import Event, ForgottenEvent
 from secureafl.core.flat_model import flatten
@@ -81,7 +82,8 @@ class Simulation:
         check_model(self._clients)
         malicious = choose_malicious(made, self.shards.group)
         rng = numpy_generator(made.seed, "arrivals")
-        self.trace = made.arrivals.draw(made.rounds, malicious, rng)
+        drawn = made.arrivals.draw(made.rounds, malicious, rng)
+        self.trace = checked(drawn, made.rounds, made.clients)
         weights = flatten(model)
         needs = (made.defense, made.clients, weights.numel(), self.trace.version)
         self.memory = estimate_memory(*needs, made.server_optimizer, made.attack)
