@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from secureafl.report.formatting import late_figures, percent
-from secureafl.report.tables import compare, read_runs
+from secureafl.report.tables import Run, compare, read_runs
 from secureafl.runs.find import find_runs
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _BARS = "▁▂▃▄▅▆▇█"
 _CURVE = 12  # bars in a sparkline
+_ENDLESS = 10_000  # columns of a screen that all fits on
 
 
 def runs_in(folders: list[Path]) -> list[Path]:
@@ -47,25 +48,37 @@ def sparkline(values: list[float]) -> str:
 def print_comparison(folders: list[Path]) -> None:
     """Print a line per run: mean ± deviation of its late evaluations, and accepted shares."""
     runs = read_runs(folders)
+    console = Console()
+    table = _comparison(runs, curves=True)
+    # Where the screen is too narrow, curves are on the page alone.
+    if (
+        console.measure(table, options=console.options.update(max_width=_ENDLESS)).maximum
+        > console.width
+    ):
+        table = _comparison(runs, curves=False)
+    console.print(table)
+
+
+def _comparison(runs: list[Run], curves: bool) -> Table:
     rows = compare(runs)
     metric = next((run.metric.upper() for run in runs if run.metric), "error")
     backdoors = any(row.asr for row in rows)
-    whole_names = [Column(name, overflow="fold") for name in ("defence", "attack")]
-    table = Table(*whole_names)
-    for heading in (metric, *(["ASR"] if backdoors else []), "over rounds"):
-        table.add_column(heading, no_wrap=True)
-    table.add_column("accepted:\nhonest, malicious", justify="right")
+    headings = [metric, *["ASR"] * backdoors, *["over rounds"] * curves]
+    columns = [Column(name, overflow="fold", min_width=5) for name in ("defence", "attack")]
+    columns += [Column(name, overflow="fold", min_width=5) for name in headings]
+    shares = Column("accepted:\nhonest, malicious", justify="right", overflow="fold", min_width=8)
+    table = Table(*columns, shares)
     for run, row in zip(runs, rows, strict=True):
         curve = [event.metrics.get(run.metric or "") or 0.0 for event in run.evaluations]
         table.add_row(
             escape(run.variant + ("" if row.finished else " (unfinished)")),
             escape(run.scene),
             late_figures(row.late),
-            *([late_figures(row.asr)] if backdoors else []),
-            sparkline(_thinned(curve)),
+            *[late_figures(row.asr)] * backdoors,
+            *[sparkline(_thinned(curve))] * curves,
             f"{percent(row.honest)}, {percent(row.malicious)}",
         )
-    Console().print(table)
+    return table
 
 
 def _thinned(values: list[float]) -> list[float]:
