@@ -100,9 +100,13 @@ def test_small_file_that_cannot_be_read_is_told_once(run, name, state):
     assert len(said.splitlines()) == 1
 
 
-def test_result_that_was_altered_is_not_reported(run):
-    alter(run / "result.json", b'"last": ', b'"last": 1')
-    with pytest.raises(RunError, match=r"result\.json: altered since the run ended"):
+@pytest.mark.parametrize("change", [b"1", b'NaN, "x": ', b'"\\ud800", "x": ', b"[" * 900])
+def test_result_that_was_altered_is_not_reported(run, change):
+    change += b"0.5" + b"]" * 900 + b', "y": ' if change[:1] == b"[" else b""
+    alter(run / "result.json", b'"last": ', b'"last": ' + change)
+    assert check(run)[0] == 1
+    assert len(problems(run)) == 1
+    with pytest.raises(RunError, match=r"result\.json: (altered since the run|cannot be read)"):
         read_run(run)
 
 

@@ -56,7 +56,10 @@ def make_checksums(run: Path, result: Mapping[str, Any]) -> dict[str, str]:
 
 def _result_checksum(result: Mapping[str, Any]) -> str:
     """Of all that it says but the checksums."""
-    said = to_json({key: value for key, value in result.items() if key != CHECKSUMS})
+    try:
+        said = to_json({key: value for key, value in result.items() if key != CHECKSUMS})
+    except (ValueError, RecursionError):  # NaN, say, which can be read and is never written
+        return "none"
     return f"{zlib.crc32(said.encode()):08x}"
 
 
