@@ -90,6 +90,7 @@ def test_small_file_that_cannot_be_read_is_told_once(run, name, state):
     result = json.loads((run / "result.json").read_text())
     if state == "older":
         result["checksums"] = {"events.jsonl": result["checksums"]["events.jsonl"]}
+        del result["checksums_with_times"]
         (run / "result.json").write_text(json.dumps(result))
     elif state == "unfinished":
         (run / "result.json").unlink()
@@ -120,7 +121,8 @@ def test_page_that_is_open_notices_too_and_strange_checksums_harm_nobody(run):
     assert len(watch.problems) == 1
     result = json.loads((run / "result.json").read_text())
     for strange in (None, 3, {"../../etc/passwd": "0"}, {"events.jsonl": None}):
-        (run / "result.json").write_text(json.dumps({**result, "checksums": strange}))
+        changed = {**result, "checksums": strange, "checksums_with_times": None}
+        (run / "result.json").write_text(json.dumps(changed))
         watch.refresh()
         assert len(watch.problems) == (strange == {"events.jsonl": None})
 

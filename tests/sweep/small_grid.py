@@ -24,7 +24,7 @@ attack = ["gaussian", "sign_flip"]
 seed = [0]
 """
 FILES = ("model.safetensors", "events.jsonl", "experiment.toml")
-TIMES = ("seconds", "rounds_per_second", "peak_memory_bytes")
+TIMES = ("seconds", "rounds_per_second", "peak_memory_bytes", "checksums_with_times")
 
 DYING = """
 import os
@@ -63,5 +63,5 @@ def run_here(cells, out):
 def contents(out, name):
     """All that a cell's run folder says, but for how long it took."""
     result = json.loads((out / name / "result.json").read_text())
-    figures = {key: value for key, value in result.items() if key not in (*TIMES, "checksums")}
+    figures = {key: value for key, value in result.items() if key not in TIMES}
     return figures, *((out / name / file).read_bytes() for file in FILES)

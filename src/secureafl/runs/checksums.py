@@ -19,7 +19,10 @@ from secureafl.runs.layout import (
     to_json,
 )
 
-CHECKSUMS = "checksums"  # in result.json: CRC-32 by file name
+# In result.json, CRC-32 by file name. Of two runs of the same experiment the first are equal; in
+# the other files are times.
+CHECKSUMS, WITH_TIMES = "checksums", "checksums_with_times"
+_TIMED = (PROVENANCE, PACE)
 FILES = (EXPERIMENT, PROVENANCE, HOLDINGS, EVENTS, PACE, MODEL)
 _BLOCK = 2**20
 
@@ -48,16 +51,18 @@ class EventsChecksum:
         return self._value
 
 
-def make_checksums(run: Path, result: Mapping[str, Any]) -> dict[str, str]:
+def make_checksums(run: Path, result: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Of the files that are there, and of the result that they lead to."""
     found = {name: file_checksum(run / name) for name in FILES if (run / name).exists()}
-    return {**found, RESULT: _result_checksum(result)}
+    timed = {name: found.pop(name) for name in _TIMED if name in found}
+    return {CHECKSUMS: found, WITH_TIMES: {**timed, RESULT: _result_checksum(result)}}
 
 
 def _result_checksum(result: Mapping[str, Any]) -> str:
     """Of all that it says but the checksums."""
     try:
-        said = to_json({key: value for key, value in result.items() if key != CHECKSUMS})
+        keys = [key for key in result if key not in (CHECKSUMS, WITH_TIMES)]
+        said = to_json({key: result[key] for key in keys})
     except (ValueError, RecursionError):  # NaN, say, which can be read and is never written
         return "none"
     return f"{zlib.crc32(said.encode()):08x}"
@@ -67,9 +72,10 @@ def find_altered(
     run: Path, result: Mapping[str, Any], names: Sequence[str] = (*FILES, RESULT)
 ) -> list[str]:
     """A line for every file that is not as the run left it; one that was removed is none."""
-    noted = result.get(CHECKSUMS)
+    kinds = [result.get(kind) for kind in (CHECKSUMS, WITH_TIMES)]
+    noted = [item for kind in kinds if isinstance(kind, Mapping) for item in kind.items()]
     found = []
-    for name, checksum in noted.items() if isinstance(noted, Mapping) else ():
+    for name, checksum in noted:
         path = run / name
         try:
             if name not in names or not path.exists():

@@ -20,7 +20,7 @@ import safetensors.numpy
 
 from secureafl.core.errors import LockedError, RunError, SecureAflError
 from secureafl.core.events import ArrivalEvent, Event
-from secureafl.runs.checksums import CHECKSUMS, EventsChecksum, make_checksums
+from secureafl.runs.checksums import EventsChecksum, make_checksums
 from secureafl.runs.events import encode
 from secureafl.runs.layout import (
     CHECKPOINT,
@@ -179,7 +179,7 @@ class RunFolder:
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write the result, with checksums of what it belongs to, and drop the checkpoint."""
         self.flush()
-        made = {**result, CHECKSUMS: make_checksums(self.path, result)}
+        made = {**result, **make_checksums(self.path, result)}
         self._replace(RESULT, lambda path: path.write_text(to_json(made, indent=1)))
         (self.path / CHECKPOINT).unlink(missing_ok=True)
 
