@@ -6,7 +6,7 @@ import sys
 import pytest
 from redteam.small import engine_here, search_here, tiny_plan
 
-from secureafl.cli.redteam import _bases
+from secureafl.cli.redteam import _bases, _parse_shares
 from secureafl.core.errors import RunError
 from secureafl.experiment import write_experiment
 from secureafl.report.redteam import headline, read_outcome, write_redteam
@@ -145,15 +145,25 @@ def test_each_defence_is_searched_with_each_share():
     assert found[1].defense.alpha == 0.7
 
 
+def test_malicious_clients_are_given_as_a_share_or_as_a_number():
+    assert _parse_shares("0.2, 3") == [0.2, 3]
+    assert [type(share) for share in _parse_shares("1.0,1")] == [float, int]
+    assert _parse_shares(None) == [None]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("kardan",), "unknown defense 'kardan'; did you mean 'kardam'?"),
         (("kardam", "--budget", 0), "budget = 0: give 1 attack to try, or more"),
         (("kardam", "--malicious", 0.6), "malicious = 0.6: give a share up to one half"),
-        (("kardam", "--malicious", 0), "malicious = 0.0: give a share up to one half"),
+        (("kardam", "--malicious", 0), "malicious = 0: give a share up to one half"),
+        (("kardam", "--malicious", 7), "malicious = 7: give a share up to one half"),
+        (("kardam", "--device", "cuda:98"), "device = 'cuda:98': "),
+        (("kardam", "--engine", "slurm"), "no Slurm here; start this on its login node"),
+        (("kardam", "--checkpoint-seconds", "nan"), "give a number of seconds"),
         (("kardam", "--malicious", "0.2,many"), "malicious '0.2,many': give a share as 0.2"),
-        (("kardam,kardam",), "'kardam-none' is named twice; leave one out"),
+        (("kardam,kardam",), "defense 'kardam,kardam': name each once"),
         (("kardam", "--malicious", "0.25,0.25"), "two searches would have the same name"),
         (("kardam", "--seeds", "0-2"), "seed 0, 1 is used in the search and is not held out"),
         (("kardam", "--seeds", "many"), "seeds 'many': give them as 0-4"),

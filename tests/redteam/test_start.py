@@ -56,7 +56,11 @@ def test_of_a_folder_those_on_the_same_defence_with_the_same_goal_are_taken(tmp_
     file = outcome(tmp_path, "d", ALIE, defense="async_sgd")
     assert with_start(tiny_plan(), [tmp_path]).start == (FLIP,)
     assert with_start(tiny_plan(), [str(tmp_path), file]).start == (FLIP, ALIE), "a file is meant"
-    assert with_start(tiny_plan(base={"defense": "fed_buff"}), [tmp_path]).start == ()
+    other = tiny_plan(base={"defense": "fed_buff"})
+    with pytest.raises(ConfigError, match="no outcome of a search on fed_buff against error; give"):
+        with_start(other, [tmp_path])
+    started, without = with_starts([tiny_plan(), other], [tmp_path])  # of several, some may match
+    assert (started.start, without.start) == ((FLIP,), ())
 
 
 def test_folder_of_a_search_is_its_outcome(tmp_path):
@@ -114,7 +118,7 @@ def test_printed_command_and_entry_have_the_attacks():
     ("source", "said"),
     [
         ({"kind": "nonsense"}, "attack 'nonsense'; this search has label_flip"),
-        ({"z": 1.0}, "attack None"),
+        ({"z": 1.0}, "has no kind of attack; this search has"),
         ("{ kind = ['alie'] }", r"attack \['alie'\]"),
         (
             {"kind": "alie", "factor": 2.0},

@@ -59,6 +59,33 @@ def test_other_figures_of_a_cell(runs, show, cell):
     assert f"| none | {cell} |" in made(runs, columns=("defense=kardam",), show=show)
 
 
+def test_distance_from_the_paper_is_over_all_attacks_that_it_has(make_run):
+    # The paper's figures: 0.12 for none, 0.41 for sign_flip, 0.41 and 0.69 for scaling.
+    make_run("a", defense="async_sgd", attack="none", seed=0, result=result(0.13))
+    make_run("b", defense="async_sgd", attack="none", seed=1, result=result(0.15))
+    make_run("c", defense="async_sgd", attack="sign_flip", seed=0, result=result(0.61))
+    make_run("d", defense="async_sgd", attack="gaussian", seed=0, finished=False)
+    folder = make_run("e", defense="async_sgd", attack="alie", seed=0, result=result(0.9)).parent
+    rows = made(folder, ("defense",), ("rounds",), show="distance").splitlines()
+    assert rows[2].endswith("| 1 of 2, 0.110 |")
+
+
+def test_a_backdoor_that_differs_is_not_the_papers(make_run):
+    # The paper's figures: 0.41 and 0.69 for scaling, 0.53 and 0.60 for dba.
+    for name, attack, ter, asr in (("a", "scaling", 0.41, 0.9), ("b", "dba", 0.53, 0.62)):
+        both = {**result(ter), "metrics": {"ter": {"late_mean": ter}, "asr": {"late_mean": asr}}}
+        folder = make_run(name, defense="async_sgd", attack=attack, result=both).parent
+    assert "| 1 of 2, 0.000 |" in made(folder, ("defense",), ("rounds",), show="distance")
+
+
+def test_distance_is_missing_without_figures_of_the_paper_and_infinite_after_divergence(runs):
+    rows = made(runs, ("attack",), show="distance").splitlines()[2:]
+    assert rows == [
+        "| none | 1 of 1, 0.030 | 1 of 1, 0.020 | \N{EN DASH} |",
+        "| sign_flip | 0 of 1, diverged | \N{EN DASH} | \N{EN DASH} |",
+    ]
+
+
 def test_origin_is_told_by_row(runs):
     table = made(runs, ("defense",), show="origin").splitlines()
     assert table[0] == "| defense | seeds | hardware | software | days | data |"
@@ -85,6 +112,17 @@ def test_settings_that_few_runs_have_tell_variants_apart(make_run):
     make_run("other", seed=0, alpha=0.4, result=result(0.3))
     rows = made(folder, ("defense",), ("attack",)).splitlines()[2:]
     assert rows == ["| secure_afl | 0.100 ± 0.000 |", "| secure_afl (alpha=0.4) | 0.300 |"]
+
+
+def test_variants_are_named_as_the_table_shows_them(make_run):
+    runs = [make_run(f"usual{seed}", seed=seed, result=result(0.1)) for seed in (0, 1)]
+    runs += [make_run("other", alpha=0.4, result=result(0.3))]
+    for run in runs:
+        file, window = run / "experiment.toml", 9 if run.name == "other" else 0
+        file.write_text(file.read_text().replace("alpha =", f"window = {window}\nalpha ="))
+    other, usual = "secure_afl (window=9, alpha=0.4)", "secure_afl"
+    rows = made(runs[0].parent, (f"defense={other},{usual}",), ("attack",)).splitlines()[2:]
+    assert rows == [f"| {other} | 0.300 |", f"| {usual} | 0.100 ± 0.000 |"]
 
 
 def test_settings_that_came_later_do_not_tell_old_runs_from_new_ones(make_run):

@@ -13,8 +13,7 @@ def weighed(round, client, weight, **changes):
 
 def table_of(run):
     clients, malicious = _in_order(run)
-    shown = np.flatnonzero(np.isfinite(run.arrivals.weight))
-    return clients, malicious, _table(run, shown, clients)
+    return clients, malicious, _table(run, run.arrivals.weight, clients)
 
 
 def test_rows_are_clients_with_the_malicious_last_and_a_weight_holds_until_the_next(make_run):
@@ -61,8 +60,20 @@ def test_numbers_of_clients_and_rounds_may_be_large(make_run, tmp_path):
     assert trust(read_run(run), 1)
 
 
-def test_rules_without_weights_have_no_such_picture(make_run):
-    assert trust(read_run(make_run()), 1) is None
+def test_of_rules_without_weights_it_shows_whose_uploads_were_accepted(make_run):
+    run = read_run(make_run())  # one client of four is malicious, and refused
+    clients, _ = _in_order(run)
+    table = _table(run, run.arrivals.accepted, clients)
+    assert table[:, -1].tolist() == [1, 1, 1, 0]
+    picture = trust(run, 1)
+    assert picture
+    assert "the more of a client's uploads were accepted: from none to all." in picture.caption
+    assert "Map of the accepted shares of 4 clients" in picture.alt
+
+
+def test_where_all_uploads_count_alike_there_is_no_such_picture(make_run):
+    taken = [arrival(t, t % 4, accepted=True) for t in range(8)]
+    assert trust(read_run(make_run(events=taken)), 1) is None
     assert trust(read_run(make_run("empty", events=[], finished=False)), 1) is None
 
 

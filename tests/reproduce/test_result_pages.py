@@ -26,10 +26,13 @@ OF_THE_PAPER = {  # by page: the archive, its seeds and where its data lay
     "fashion-mnist/estimation-error": ("estimation-error", "0-2", "data/fashion-mnist"),
     "fashion-mnist/stated": ("stated", "0", "data"),
     "cifar10/main": ("main-cifar10", "1-3", "data/tasks/cifar-10-batches-py"),
+    "cifar100/main": ("main-cifar100", "1", "data/tasks/cifar-100-python"),
 }
 GRIDS = {  # by archive
     "attacks": "attacks",
     "defences": "defences",
+    "readings-rate": "readings/rate",
+    "readings-rule": "readings/rule",
     "robustness-ablation": "robustness/ablation",
     "robustness-churn": "robustness/churn",
     "robustness-delay": "robustness/delay",
@@ -113,7 +116,8 @@ def test_stored_cells_are_those_of_their_grid(name, tmp_path):
     one = next(iter(found.values()))
     changes = {"device": one.device, "task.data_dir": one.task.data_dir}
     wanted = read_grid(ROOT / f"experiments/{GRIDS[name]}.toml").cells(changes)
-    if name != "attacks":  # its other cells are those of the paper's main table
+    # The other cells of `attacks` are those of the paper's main table; readings are not all run.
+    if name != "attacks" and not name.startswith("readings"):
         assert found.keys() == wanted.keys()
     assert found == {cell: one_thread(wanted[cell]) for cell in found}
 
@@ -130,4 +134,8 @@ def test_stored_cells_are_those_of_the_papers_grid(page, tmp_path):
         wanted = {k: v for k, v in wanted.items() if v.seed == 1 or k.startswith(three)}
         # Some were made with sixteen threads, which nobody asks for a run on a GPU.
         found = {cell: one_thread(experiment) for cell, experiment in found.items()}
+    if archive == "main-cifar100":
+        # Not all are run yet; two have more seeds.
+        found = {k: one_thread(v) for k, v in found.items() if v.seed == 1}
+        wanted = {cell: wanted[cell] for cell in found}
     assert found == wanted

@@ -41,8 +41,8 @@ def redteam(
         str | None,
         typer.Option(
             metavar="SHARE",
-            help="Share of malicious clients, up to 0.5; else the file's, or 0.2. Several with "
-            "commas between: a search each.",
+            help="Share of malicious clients, up to 0.5, or how many; else the file's, or 0.2. "
+            "Several with commas between: a search each.",
         ),
     ] = None,
     budget: Annotated[
@@ -112,6 +112,8 @@ def redteam(
     defenses = words_of(defense)
     if not defenses:
         raise ConfigError(f"defense {defense!r}: name one, or several with commas between")
+    if len(set(defenses)) < len(defenses):
+        raise ConfigError(f"defense {defense!r}: name each once")
     bases = _bases(defenses, _parse_shares(malicious), file, changes, fast)
     rest = (tuple(parse_seeds(seeds)), search_seed, blind)
     goals = _parse_goals(against)
@@ -124,12 +126,17 @@ def redteam(
         raise RunError("; ".join(dict.fromkeys(failures)))
 
 
-def _parse_shares(text: str | None) -> list[float | None]:
-    """The shares of malicious clients as given: `0.2`, or `0.2,0.4`; None: the file's own."""
+def _parse_shares(text: str | None) -> list[int | float | None]:
+    """The malicious clients as given: `0.2`, or `0.2,0.4`, or how many; None: the file's own."""
     try:
-        return [None] if text is None else [float(word) for word in text.split(",")]
+        return [None] if text is None else [_parse_share(word.strip()) for word in text.split(",")]
     except ValueError:
         raise ConfigError(f"malicious '{text}': give a share as 0.2, or some as 0.2,0.4") from None
+
+
+def _parse_share(word: str) -> int | float:
+    """A share, or a number of clients, as it is in a file."""
+    return int(word) if word.isdecimal() else float(word)
 
 
 def _parse_goals(text: str) -> list[Against]:
@@ -145,7 +152,7 @@ def _parse_goals(text: str) -> list[Against]:
 
 def _bases(
     defenses: Sequence[str],
-    shares: Sequence[float | None],
+    shares: Sequence[int | float | None],
     file: Path | None,
     changes: Mapping[str, Any],
     fast: bool,

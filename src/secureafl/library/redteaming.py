@@ -34,7 +34,7 @@ from secureafl.runs.layout import read_json
 from secureafl.runtime.loading import shared_data
 from secureafl.settings import name_for_files
 from secureafl.sweep.cells import Update
-from secureafl.sweep.engines import EngineName
+from secureafl.sweep.engines import EngineName, require_engine
 from secureafl.sweep.grid import cross
 from secureafl.sweep.local import kept_processes
 
@@ -110,6 +110,8 @@ def search_all(
 
     Return why some could not go on. The same call goes on after a stop.
     """
+    # Before folders are claimed: who asks again, for another device, would find them in use.
+    require_engine(engine, [plan.base.device for plan in plans.values()])
     searches = SideBySide(plans, workers or _AHEAD)
 
     def go_on(update: Update) -> list[str]:

@@ -151,8 +151,10 @@ def complete(attack: Mapping[str, Any], space: Space) -> dict[str, Any]:
     """
     given = {name: value for name, value in attack.items() if name != "kind"}
     kind = attack.get("kind")
+    if kind is None:
+        raise ConfigError(f"start-from: {dict(attack)} has no kind of attack; {_kinds(space)}")
     if not isinstance(kind, str) or kind not in space:
-        raise ConfigError(f"start-from: attack {kind!r}; this search has {', '.join(space)}")
+        raise ConfigError(f"start-from: attack {kind!r}; {_kinds(space)}")
     made = {k: readable(v) for k, v in _settings(kind, space[kind], given).items()}
     if others := [name for name in given if name not in made]:
         remedy = f"of {kind} these are searched: {', '.join(made) or 'none'}"
@@ -162,6 +164,10 @@ def complete(attack: Mapping[str, Any], space: Space) -> dict[str, Any]:
             remedy = f"give {_told(space[kind][name])}"
             raise ConfigError(f"start-from: {name} = {value!r} of {kind} is not searched; {remedy}")
     return {"kind": kind, **made}
+
+
+def _kinds(space: Space) -> str:
+    return f"this search has {', '.join(space)}"
 
 
 def _lies_in(dimension: Dimension, value: Any) -> bool:

@@ -42,10 +42,15 @@ def with_starts(plans: Sequence[Plan], sources: Iterable[Source]) -> list[Plan]:
     with shared_data():
         spaces = [find_space(plan.base.task, plan.against == "asr") for plan in plans]
     everywhere = [kind for space in spaces for kind in space]
+    wanted = [(to_mapping(plan.base)["defense"]["kind"], plan.against) for plan in plans]
+    found = [[_named(source, its) for source in given] for its in wanted]
+    for place, source in enumerate(given):
+        if not any(its[place] for its in found):
+            asked = ", ".join(dict.fromkeys(f"{kind} against {goal}" for kind, goal in wanted))
+            raise _no_source(source, f"no outcome of a search on {asked}")
     started = []
-    for plan, space in zip(plans, spaces, strict=True):
-        wanted = to_mapping(plan.base)["defense"]["kind"], plan.against
-        named = [attack for source in given for attack in _named(source, wanted)]
+    for plan, space, its in zip(plans, spaces, found, strict=True):
+        named = [attack for attacks in its for attack in attacks]
         others = [kind for kind in everywhere if kind not in space]
         made = [complete(attack, space) for attack in named if attack.get("kind") not in others]
         start = tuple(one for place, one in enumerate(made) if one not in made[:place])

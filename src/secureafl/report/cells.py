@@ -61,6 +61,19 @@ class Cell(NamedTuple):
         compared = self._compared()
         return bool(compared) and all(round(self.figures[m].mean, 2) <= p for m, p in compared)
 
+    @property
+    def reproduces_paper(self) -> bool:
+        """Whether every metric is neither better nor worse than the paper's."""
+        compared = self._compared()
+        found = [compare_with_paper(self.figures[m].mean, p) for m, p in compared]
+        return bool(found) and set(found) == {WITHIN}
+
+    @property
+    def distance_to_paper(self) -> float | None:
+        """How far the main figure is from the paper's; NaN if it diverged, None if one lacks."""
+        compared = self._compared()
+        return abs(self.figures[compared[0][0]].mean - compared[0][1]) if compared else None
+
     def _compared(self) -> list[tuple[str, float]]:
         return [(m, p) for m, p in self.paper.items() if m in self.figures]
 

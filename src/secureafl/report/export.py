@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -79,6 +81,16 @@ def figures_of(cell: Cell) -> Value:
         parts |= {f"{metric} mean": found.mean, f"{metric} std": std}
     parts |= {f"{metric} paper": figure for metric, figure in cell.paper.items()}
     return Value(beside_paper(cell), parts or {"": None})
+
+
+def distances_of(cells: Iterable[Cell]) -> Value:
+    """How many cells are the paper's within its deviation, and how far all are on average."""
+    found = [(c.reproduces_paper, d) for c in cells if (d := c.distance_to_paper) is not None]
+    if not found:
+        return plain(None)
+    close, mean = sum(near for near, _ in found), statistics.fmean(d for _, d in found)
+    text = f"{close} of {len(found)}, {'diverged' if math.isnan(mean) else number(mean)}"
+    return Value(text, {"within": close, "cells": len(found), "distance": mean})
 
 
 def accepted_of(cell: Cell) -> Value:

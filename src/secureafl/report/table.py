@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tarfile
 import zlib
 from collections import Counter
@@ -13,7 +14,15 @@ from secureafl.core.errors import ConfigError, RunError
 from secureafl.paper.tables import reported_figures
 from secureafl.presentation.labels import flat_texts
 from secureafl.report.cells import Cell, cell_of
-from secureafl.report.export import Table, Value, accepted_of, figures_of, plain, share
+from secureafl.report.export import (
+    Table,
+    Value,
+    accepted_of,
+    distances_of,
+    figures_of,
+    plain,
+    share,
+)
 from secureafl.report.formatting import NOTHING
 from secureafl.runs.find import find_runs
 from secureafl.runs.layout import EXPERIMENT
@@ -21,7 +30,7 @@ from secureafl.runs.origin import WHERE_MADE, origin_of
 from secureafl.settings import did_you_mean
 from secureafl.toml import read_toml
 
-Show = Literal["figures", "accepted", "malicious", "steps", "origin"]
+Show = Literal["figures", "accepted", "malicious", "steps", "distance", "origin"]
 Key = tuple[str, ...]  # a value for each axis
 
 ARCHIVE = ".tar.gz"
@@ -44,9 +53,13 @@ class Run(NamedTuple):
 
 
 def parse_axis(text: str) -> Axis:
-    """Read an axis as it is given on a command line: `attack`, or `attack=none,sign_flip`."""
+    """Read an axis as it is given on a command line: `attack`, or `attack=none,sign_flip`.
+
+    Values may be as a table shows them: `defense=kardam,secure_afl (alpha=0.4, window=9)`.
+    """
     setting, _, values = text.partition("=")
-    return Axis(setting.strip(), tuple(v.strip() for v in values.split(",") if v.strip()))
+    apart = re.split(r",(?![^()]*\))", values)  # not inside brackets
+    return Axis(setting.strip(), tuple(v.strip() for v in apart if v.strip()))
 
 
 def read_sources(sources: Sequence[Path], place: Path) -> list[Run]:
@@ -66,9 +79,14 @@ def make_table(
         return Table(show, _TITLES[show], [*_names(rows), *_ORIGIN], lines)
     across = _keys(runs, columns)
     headings = [", ".join(key) or show for key in across]
-    write = _WRITERS[show]
+
+    def made(row: Sequence[Run], column: Sequence[Run]) -> Value:
+        if show == "distance":
+            return _distances(row, column)
+        return _cell(row, column, _WRITERS[show], paper)
+
     lines = [
-        [*map(plain, key), *(_cell(chosen, others, write, paper) for others in across.values())]
+        [*map(plain, key), *(made(chosen, others) for others in across.values())]
         for key, chosen in down.items()
     ]
     return Table(show, _TITLES[show], [*_names(rows), *headings], lines)
@@ -161,12 +179,24 @@ def _cell(
 ) -> Value:
     there = {run.path for run in column}
     chosen = [run for run in row if run.path in there]
-    if not chosen:
-        return plain(None)
-    _require_one_experiment(chosen)
-    names = [chosen[0].settings.get(f"{part}.kind", "") for part in ("task", "defense", "attack")]
-    cell = cell_of([run.path for run in chosen], reported_figures(*names) if paper else {})
-    return write(cell)
+    return write(_one_cell(chosen, paper)) if chosen else plain(None)
+
+
+def _one_cell(runs: Sequence[Run], paper: bool) -> Cell:
+    _require_one_experiment(runs)
+    names = [runs[0].settings.get(f"{part}.kind", "") for part in ("task", "defense", "attack")]
+    return cell_of([run.path for run in runs], reported_figures(*names) if paper else {})
+
+
+def _distances(row: Sequence[Run], column: Sequence[Run]) -> Value:
+    """How far runs are from the paper's figures, over all attacks that it has."""
+    there = {run.path for run in column}
+    by_attack: dict[Key, list[Run]] = {}
+    for run in row:
+        if run.path in there:
+            attack = (f"{k}={v}" for k, v in run.settings.items() if k.startswith("attack."))
+            by_attack.setdefault(tuple(sorted(attack)), []).append(run)
+    return distances_of([_one_cell(runs, paper=True) for runs in by_attack.values()])
 
 
 def _require_one_experiment(runs: Sequence[Run]) -> None:
@@ -211,5 +241,6 @@ _TITLES: dict[Show, str] = {
     "accepted": "Accepted uploads: honest, malicious",
     "malicious": "Accepted uploads of malicious clients",
     "steps": "Model steps",
+    "distance": "Cells within the paper's deviation, and mean distance from its figures",
     "origin": "Where the numbers come from",
 }

@@ -1,4 +1,4 @@
-"""The figure of trust weights: how much each client counted over the rounds."""
+"""The figure of trust: how much each client counted over the rounds, or how often it was taken."""
 
 from __future__ import annotations
 
@@ -21,12 +21,19 @@ _COLUMNS = 150
 
 
 def trust(run: Run, number: int) -> Picture | None:
-    """Draw the trust weight of every client over the run."""
-    weighed = np.flatnonzero(np.isfinite(run.arrivals.weight))
-    if not weighed.size:
+    """Draw the trust weight of every client over the run; nothing where all counted alike."""
+    arrivals = run.arrivals
+    by_weight = bool(np.isfinite(arrivals.weight).any())
+    if not by_weight and arrivals.accepted.all():
         return None
     clients, malicious = _in_order(run)
-    table = _table(run, weighed, clients)
+    table = _table(run, arrivals.weight if by_weight else arrivals.accepted, clients)
+    label = "weight" if by_weight else "accepted share"
+    stronger = (
+        "a client's upload weighed: from nothing to as much as a typical client's"
+        if by_weight
+        else "of a client's uploads were accepted: from none to all"
+    )
     below = (
         " Malicious clients stand at the bottom, marked with triangles: those rows should be pale."
         if malicious
@@ -36,11 +43,12 @@ def trust(run: Run, number: int) -> Picture | None:
     return Picture(
         f"trust-{number:02d}-{slug(run.name)}.svg",
         "Whom the server trusted when",
-        "The stronger the colour, the more a client's upload weighed: from nothing to as much as a "
-        f"typical client's.{below}",
-        f"Map of the weights of {len(clients):,} clients of {run.name} over rounds, "
+        f"The stronger the colour, the more {stronger}.{below}",
+        f"Map of the {label}s of {len(clients):,} clients of {run.name} over rounds, "
         f"{malicious} of them malicious.",
-        *render_both(height, lambda figure: _map(figure, table, clients, malicious, run.rounds)),
+        *render_both(
+            height, lambda figure: _map(figure, table, clients, malicious, run.rounds, label)
+        ),
     )
 
 
@@ -56,16 +64,17 @@ def _stretch(rounds: int) -> int:
     return -(-rounds // _COLUMNS)
 
 
-def _table(run: Run, weighed: np.ndarray, clients: np.ndarray) -> np.ndarray:
+def _table(run: Run, weight: np.ndarray, clients: np.ndarray) -> np.ndarray:
     """Mean weight by client and stretch of rounds; the last known where nothing came."""
     arrivals, stretch = run.arrivals, _stretch(run.rounds)
+    weighed = np.flatnonzero(np.isfinite(weight))
     columns = -(-run.rounds // stretch)
     # Neither clients nor rounds need be small numbers.
     order = np.argsort(clients)
     row = order[np.searchsorted(clients, arrivals.client[weighed], sorter=order)]
     cell = row, arrivals.round[weighed] // stretch
     total, count = np.zeros((2, clients.size, columns))
-    np.add.at(total, cell, np.clip(arrivals.weight[weighed], 0, 1))
+    np.add.at(total, cell, np.clip(weight[weighed], 0, 1))
     np.add.at(count, cell, 1)
     last = np.maximum.accumulate(np.where(count > 0, np.arange(columns), -1), axis=1)
     mean = np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
@@ -74,7 +83,12 @@ def _table(run: Run, weighed: np.ndarray, clients: np.ndarray) -> np.ndarray:
 
 
 def _map(
-    figure: Figure, table: np.ndarray, clients: np.ndarray, malicious: int, rounds: int
+    figure: Figure,
+    table: np.ndarray,
+    clients: np.ndarray,
+    malicious: int,
+    rounds: int,
+    label: str,
 ) -> None:
     axis = figure.add_subplot()
     extent = (0, _stretch(rounds) * table.shape[1], len(clients) - 0.5, -0.5)
@@ -98,4 +112,4 @@ def _map(
         axis.set_ylabel("clients")
     axis.xaxis.set_major_locator(MaxNLocator(4 if is_narrow(figure) else 8, integer=True))
     axis.set_xlabel("round")
-    figure.colorbar(image, ax=axis, label="weight", pad=0.03)
+    figure.colorbar(image, ax=axis, label=label, pad=0.03)

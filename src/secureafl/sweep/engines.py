@@ -1,13 +1,13 @@
-"""Engines run cells. Each is the function `run_cells` of a module here: local, ray or slurm."""
+"""Engines run cells. Each is a module here, local, ray or slurm, with the function `run_cells`."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import importlib
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from secureafl.core.setting_types import fitted
 from secureafl.experiment import Experiment
@@ -39,8 +39,17 @@ class Engine(Protocol):
 
 def find_engine(name: EngineName) -> Engine:
     """Return the engine of that name; the packages it needs are imported when it runs."""
+    return _module(name).run_cells
+
+
+def require_engine(name: EngineName, devices: Iterable[str]) -> None:
+    """Raise unless cells for these devices can be run by it from here; nothing is written."""
+    _module(name).require_here(devices)
+
+
+def _module(name: EngineName) -> Any:
     fitted(EngineName, name, "engine")
-    return importlib.import_module(f"secureafl.sweep.{name}").run_cells
+    return importlib.import_module(f"secureafl.sweep.{name}")
 
 
 class _Left(Mapping[str, Experiment]):

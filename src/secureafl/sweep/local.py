@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import select
 import sys
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,6 +67,12 @@ def kept_processes() -> Iterator[None]:
             yield
         finally:
             _KEPT.reset(before)
+
+
+def require_here(devices: Iterable[str]) -> None:
+    """Raise if this machine lacks one of the devices."""
+    for device in devices:
+        choose_device(device)
 
 
 def run_cells(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,11 @@ from secureafl.sweep.cluster import make_groups, run_group, run_jobs, wants_gpu
 
 _GPU_SHARE = 0.25  # four processes keep a GPU busy
 _LEAVE_SECONDS = 30.0
+
+
+def require_here(_devices: Iterable[str]) -> None:
+    """Raise if Ray is not installed; which devices its machines have is not known here."""
+    _import_ray()
 
 
 def run_cells(

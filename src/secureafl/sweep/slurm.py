@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,11 @@ from secureafl.sweep.cluster import make_groups, run_group, run_jobs, wants_gpu
 _JOBS = 64  # in the queue at a time, unless told otherwise
 _MINUTES = 240  # for a job; SBATCH_TIMELIMIT goes before
 _TIMES = 1000  # a job may reach its limit: each time it has got on
+
+
+def require_here(_devices: Iterable[str]) -> None:
+    """Raise if this is no machine to start jobs from; which devices others have is not known."""
+    _executor(Path(), "slurm", threads=1, gpu=False)
 
 
 def run_cells(
