@@ -7,22 +7,26 @@ from hypothesis import strategies as st
 from reference import attacks_adaptive as oracle
 
 from secureafl.attacks.adaptive import Adaptive
+from secureafl.attacks.evasion import _most_harmful, ask_defense
 from secureafl.attacks.median_push import crafted, damage, honest_stats, smallest_best
 from secureafl.core.errors import ConfigError
 from secureafl.core.server import Server
+from secureafl.core.traits import has_trait
 from secureafl.core.trees import clone, name_tensors
 from secureafl.core.types import (
     Arrival,
     AttackContext,
     AttackerView,
     ClientGradients,
+    Decision,
     ServerSnapshot,
     ServerView,
 )
-from secureafl.defenses import SecureAfl
+from secureafl.defenses import SecureAfl, TrustClipping
 from secureafl.defenses.secure_afl import estimates, last_upload
 from secureafl.linalg.quantile import passing_bound
 from secureafl.testing.driver import root_data_for
+from secureafl.testing.rules import no_host_reads, on_meta
 
 CLIENTS, MALICIOUS, DIM, RATE = 7, 2, 6, 0.05
 MEMBERS = torch.arange(CLIENTS) < MALICIOUS
@@ -34,6 +38,12 @@ DEFENSES = {
     if name != "trust_clipping"  # trusts or distrusts over time: see test_blending.py
 }
 for_every_defense = pytest.mark.parametrize("defense", DEFENSES.values(), ids=DEFENSES)
+ASKED = {
+    name: one
+    for name, one in DEFENSES.items()
+    if not isinstance(one.values[0], SecureAfl | TrustClipping)
+}
+for_all_asked = pytest.mark.parametrize("defense", ASKED.values(), ids=ASKED)
 seeds = st.integers(0, 10**6)
 
 
@@ -223,6 +233,70 @@ def test_asking_changes_nothing_at_the_server(defense):
         after = name_tensors(shown, "")
         assert all(torch.equal(before[name], after[name]) for name in before)
         stream.decide(arrival, update)
+
+
+answers = st.tuples(
+    st.booleans(), st.booleans(), st.sampled_from([-np.inf, -1.0, 0.0, 1.0, 2.0, np.inf, np.nan])
+)
+
+
+@pytest.mark.parametrize("look", [True, False])
+@given(answers=st.lists(answers, min_size=10, max_size=10))
+def test_choice_is_that_of_asking_one_after_the_other(look, answers):
+    asked = []
+
+    def decide(update):
+        accepted, ready, harm = answers[len(asked)]
+        asked.append(update.clone())
+        update.zero_()  # it was made for this question alone
+        direction = torch.tensor([-harm, 0], dtype=torch.float64)
+        return Decision(torch.tensor(accepted), torch.tensor(ready), direction, {}, "")
+
+    given = torch.tensor([5.0, 5.0]), 10 * torch.eye(2), torch.ones(2)
+    found, expected = _most_harmful(decide, *given, look=look), oracle.most_harmful(answers)
+    torch.testing.assert_close(found, given[0] if expected is None else asked[expected])
+    last = [number for number, (yes, ready, _) in enumerate(answers) if yes and not ready]
+    assert len(asked) == (last[0] + 1 if look and last else 10)
+    assert len({tuple(update.tolist()) for update in asked}) == len(asked)
+
+
+def in_one_piece(view, arrival):
+    """The view of an attack whose questions are recorded, as on a GPU."""
+
+    def decide(update):
+        return view.snapshot.decide(arrival._replace(gradient=update))
+
+    return view._replace(recorded=lambda function, *given: function(decide, *given))
+
+
+@for_all_asked
+def test_upload_is_the_same_if_no_answer_is_looked_at(defense):
+    stream, uploads = Stream(defense, Adaptive(), 1), 0
+    for _ in range(40):
+        arrival = stream.draw()
+        update = arrival.gradient
+        if MEMBERS[arrival.client]:
+            update, view = stream.poisoned(arrival), in_one_piece(stream.view(arrival), arrival)
+            again, _ = stream.attack.poison_update(stream.colluders, arrival, view)
+            assert torch.equal(again, update)
+            uploads += not torch.equal(update, arrival.gradient)
+        stream.decide(arrival, update)
+    assert uploads > 0
+
+
+@for_all_asked
+def test_recorded_questions_need_nothing_from_the_host(defense):
+    if has_trait(defense, "buffering"):
+        pytest.skip("each answer is looked at")
+    stream, weights = Stream(defense, Adaptive(), 2), torch.zeros(DIM, device="meta")
+    arrival = stream.draw()
+    root_data = root_data_for(defense, weights, weights.expand(CLIENTS, DIM))
+    server = ServerView(on_meta(arrival.client), weights, RATE, root_data)
+    snapshot = ServerSnapshot(defense, on_meta(stream.state.defense), server)
+    view, arrival = stream.view(arrival)._replace(snapshot=snapshot), on_meta(arrival)
+    with no_host_reads("ask_defense"):
+        found = ask_defense(in_one_piece(view, arrival), arrival, weights.expand(2, DIM), weights)
+    assert found.shape == weights.shape
 
 
 def test_model_under_secure_afl_ends_further_from_the_minimum():

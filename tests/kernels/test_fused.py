@@ -498,6 +498,7 @@ def test_a_checksum_tells_bits_and_their_order(dtype):
 
 QUICK = [("kardam", "sign_flip"), ("async_sgd", "min_max")]
 ALL = [*((name, "sign_flip") for name in DEFENSES), *(("async_sgd", name) for name in ATTACKS)]
+ALL += [(name, "adaptive") for name in ("aflguard", "zeno_pp", "sageflow", "kardam", "fed_buff")]
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,17 @@ def smallest_best(rows, copies):
     return next(g for g, one in zip(GAMMAS, found, strict=True) if one >= good_enough)
 
 
+def most_harmful(answers):
+    """Which of (accepted, ready, harm) is chosen, asked one after the other; None if none is."""
+    chosen, most = None, -np.inf
+    for number, (accepted, ready, harm) in enumerate(answers):
+        if accepted and harm > most:
+            chosen, most = number, harm
+        if accepted and not ready:
+            break
+    return chosen
+
+
 def toward(last, target, bound, moved):
     """m_last + min(1, bound * ||dw|| / ||m - m_last||) * (m - m_last)."""
     way = np.linalg.norm(target - last)

@@ -1,5 +1,7 @@
 """What the simulator shows an attack, and when it lets it act."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -113,8 +115,13 @@ def test_attack_is_shown_no_more_than_it_knows(knows):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("attack", [*SPIES.values(), *ATTACKS])
-@pytest.mark.parametrize("defense", ["async_sgd", "secure_afl"])
+@pytest.mark.parametrize(
+    ("attack", "defense"),
+    [
+        *itertools.product([*SPIES.values(), *ATTACKS], ["async_sgd", "secure_afl"]),
+        *(("adaptive", d) for d in DEFENSES if d not in ("async_sgd", "secure_afl")),
+    ],
+)
 def test_recorded_run_is_the_one_computed_at_once(attack, defense):
     made = tiny(attack=attack, rounds=ROUNDS, device="cuda", defense=defense)
     recorded, at_once = Simulation(made), Simulation(made)

@@ -1,8 +1,11 @@
+import contextlib
 import dataclasses
+import functools
 
 import pytest
 import torch
 from reference.tiny_task import TinyTask
+from simulation.on_cpu import recorded_engine
 
 from secureafl.core.errors import ConfigError
 from secureafl.core.events import ArrivalEvent
@@ -10,7 +13,7 @@ from secureafl.core.flat_model import call_flat, flatten
 from secureafl.core.types import RootData
 from secureafl.experiment import Training, from_mapping
 from secureafl.runtime.clients import Clients
-from secureafl.runtime.root_data import draw_root_data
+from secureafl.runtime.root_data import RootDataset, draw_root_data
 from secureafl.simulation.simulator import Simulation
 
 TASK = TinyTask()
@@ -117,6 +120,36 @@ def test_summed_uploads_are_judged_like_mean_ones(defense):
         )
         assert one == other
     torch.testing.assert_close(runs[0].weights, runs[1].weights, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("engine", [contextlib.nullcontext, recorded_engine])
+@pytest.mark.parametrize(
+    ("defense", "honest", "malicious"),
+    # The step's own, and once for all that is asked about: Sageflow tries each of ten uploads too.
+    [("aflguard", 1, 1 + 1), ("zeno_pp", 1, 1 + 1), ("sageflow", 2, 2 + 1 + 10)],
+)
+def test_all_uploads_asked_about_share_one_gradient(
+    defense, honest, malicious, engine, monkeypatch
+):
+    computed = []
+    for name in ("gradient", "outputs"):
+        plain = getattr(RootDataset, name)
+        counted = functools.partial(_counted, plain, computed)
+        monkeypatch.setattr(RootDataset, name, functools.partialmethod(counted))
+    with engine():
+        simulation, found = Simulation(tiny(defense=defense, attack="adaptive", rounds=30)), []
+        while not simulation.finished:
+            events = simulation.advance()
+            found += [(e.malicious, len(computed)) for e in events if isinstance(e, ArrivalEvent)]
+            computed.clear()
+    recorded = 15  # by then: the first calls of what is recorded try it
+    assert len({is_malicious for is_malicious, _ in found[:recorded]}) == 2
+    assert set(found[recorded:]) == {(False, honest), (True, malicious)}
+
+
+def _counted(plain, computed, root_data, *given):
+    computed.append(given)
+    return plain(root_data, *given)
 
 
 @pytest.mark.parametrize("count", [0, -5])

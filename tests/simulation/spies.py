@@ -96,6 +96,20 @@ class SpyDefense(SpyOwn):
 
 
 @dataclass(frozen=True)
+class Inquirer(SpyDefense):
+    """Asks about two uploads, and goes on from what is decided on them."""
+
+    def poison_update(self, state, arrival, view):
+        total = torch.zeros_like(arrival.gradient)
+        for factor in (2, -1):
+            decision = view.ask(arrival._replace(gradient=factor * arrival.gradient))
+            total = total + decision.direction + decision.accepted + 2 * decision.ready
+        further = view.train(arrival.base, 1)
+        arrival = arrival._replace(gradient=arrival.gradient + self.share * (total + further))
+        return super().poison_update(state, arrival, view)
+
+
+@dataclass(frozen=True)
 class Witness:
     """Uploads what it trained, and keeps what it was shown."""
 
@@ -197,6 +211,15 @@ class Asking:
         asked = Surroundings(f"asked by {defense.name}")
         asked.step(kept, arrival, server)
         return arrival.gradient, state
+
+
+@dataclass(frozen=True)
+class Tiring(AsyncSgd):
+    """Plain asynchronous SGD whose steps get shorter."""
+
+    def step(self, state, arrival, server):
+        decision, state = super().step(state, arrival, server)
+        return decision._replace(direction=decision.direction / (1 + server.round)), state
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from simulation.small import run, tiny
 from simulation.spies import SPIES
 
 from secureafl.core.errors import ConfigError
+from secureafl.core.traits import has_trait
 from secureafl.simulation.replayed import Replayed, place_models
 from secureafl.simulation.simulator import Simulation
 
@@ -84,7 +85,13 @@ def test_recorded_attack_trains_on_the_batches_of_the_one_computed_at_once(attac
     assert (recorded.weights == at_once.weights).all()
 
 
-@pytest.mark.parametrize("defense", [*DEFENSES.split(), "zeno_pp", "fed_buff", "sageflow"])
+ROOT_DATA = [
+    *("aflguard", "zeno_pp", "sageflow", {"kind": "zeno_pp", "form": "score"}),
+    *({"kind": "aflguard", **one} for one in ({"batch_size": 3}, {"form": "alignment"})),
+]
+
+
+@pytest.mark.parametrize("defense", [*DEFENSES.split(), "fed_buff", *ROOT_DATA])
 def test_recorded_run_asks_the_defence_as_one_computed_at_once_does(defense, monkeypatch):
     made = tiny(attack="adaptive", defense=defense, rounds=2 * ROUNDS)
     at_once = Simulation(made)
@@ -96,7 +103,22 @@ def test_recorded_run_asks_the_defence_as_one_computed_at_once_does(defense, mon
         recorded = Simulation(made)
         assert run(recorded, 2 * ROUNDS) == expected
     assert (recorded.weights == at_once.weights).all()
-    assert asked
+    uploads = sum(getattr(event, "malicious", False) for event in expected)
+    if has_trait(made.defense, "buffering"):
+        assert uploads < len(asked) < 10 * uploads, "answer by answer, until one ends it"
+    else:
+        assert len(asked) == uploads, "about all in one piece"
+
+
+@pytest.mark.parametrize("defense", ["zeno_pp", "fed_buff", "simulation.spies:Tiring"])
+def test_recorded_run_answers_an_attack_that_trains_too(defense):
+    made = tiny(attack="simulation.spies:Inquirer", defense=defense, rounds=2 * ROUNDS)
+    at_once = Simulation(made)
+    expected = run(at_once, 2 * ROUNDS)
+    with recorded_engine():
+        recorded = Simulation(made)
+        assert run(recorded, 2 * ROUNDS) == expected
+    assert (recorded.weights == at_once.weights).all()
 
 
 def test_recorded_attack_that_trains_on_more_batches_than_it_says_is_told():

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import torch
 
 from secureafl.core.server import LARGEST_NORM
+from secureafl.core.traits import has_trait
 from secureafl.defenses.secure_afl import SecureAfl, State, last_upload
 from secureafl.linalg.quantile import passing_bound
-from secureafl.linalg.vectors import clipped, exact_norm
+from secureafl.linalg.vectors import choose, clipped, exact_norm
 
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from secureafl.core.types import Arrival, AttackerView
+    from secureafl.core.types import Arrival, AttackerView, Decision
 
 # Shares of the way from the honest clients' median to a target.
 _SHARES = (1.0, 0.5, 0.25, 0.1)
@@ -58,21 +59,43 @@ def ask_defense(
     uploaded if none is accepted. A step hurts as far as it points against the
     median. Where an accepted upload makes no step yet, the farthest from the median is taken.
     """
-    chosen, most = honest.gradient, -torch.inf
-    for upload in _farthest_first(honest.gradient, targets, median):
-        decision = view.ask(honest._replace(gradient=upload.clone()))
-        harm = -(median.double() @ decision.direction.double())
-        flags = decision.accepted.double(), decision.ready.double()
-        accepted, ready, harm = torch.stack([*flags, harm]).tolist()
-        if accepted and harm > most:
-            chosen, most = upload, harm
-        if accepted and not ready:
+    assert view.snapshot is not None
+    given = (honest.gradient, targets, median)
+    # A buffering defence mostly ends it with the first answer, so looking is worth the wait.
+    if view.recorded is not None and not has_trait(view.snapshot.defense, "buffering"):
+        return view.recorded(_most_harmful, *given)
+
+    def decide(update: Tensor) -> Decision:
+        return view.ask(honest._replace(gradient=update))
+
+    return _most_harmful(decide, *given, look=True)
+
+
+def _most_harmful(
+    decide: Callable[[Tensor], Decision],
+    honest: Tensor,
+    targets: Tensor,
+    median: Tensor,
+    *,
+    look: bool = False,
+) -> Tensor:
+    """What `ask_defense` uploads; it does not `look` at an answer on the host unless told."""
+    asking = torch.ones((), dtype=torch.bool, device=honest.device)
+    chosen, most = honest, honest.new_full((), -torch.inf, dtype=torch.float64)
+    against = -median.double()
+    for upload in _farthest_first(honest, targets, median):
+        decision = decide(upload.clone())
+        harm = against @ decision.direction.double()
+        better = asking & decision.accepted & (harm > most)
+        chosen, most = choose(better, upload, chosen), choose(better, harm, most)
+        asking = asking & (~decision.accepted | decision.ready)
+        if look and not asking:
             break
     return chosen
 
 
 def _farthest_first(honest: Tensor, targets: Tensor, median: Tensor) -> Iterator[Tensor]:
-    radius = honest.new_tensor(LARGEST_NORM / 2, dtype=torch.float64)
+    radius = honest.new_full((), LARGEST_NORM / 2, dtype=torch.float64)
     for share in _SHARES:
         for target in targets:
             yield clipped(median + share * (target - median), radius)

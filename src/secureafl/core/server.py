@@ -19,6 +19,7 @@ from secureafl.core.errors import ConfigError, require
 from secureafl.core.inactivity import forget
 from secureafl.core.ledger import Ledger
 from secureafl.core.protocols import Defense
+from secureafl.core.remembered import RememberedRootData
 from secureafl.core.setting_types import fitted, whole_number
 from secureafl.core.traits import has_trait
 from secureafl.core.trees import choose_state, name_tensors
@@ -271,11 +272,14 @@ class Server(NamedTuple):
     def snapshot(self, state: ServerState, now: Int[Tensor, ""] | None = None) -> ServerSnapshot:
         """All of the server, for an attack that knows the defence; nothing is copied.
 
-        `now` is the round, where it is not the state's.
+        `now` is the round, where it is not the state's. To be used while the model stays as it is.
         """
         if now is None:
             now = torch.tensor(state.round).to(state.weights.device, non_blocking=True)
-        return ServerSnapshot(self.defense, state.defense, self._view(now, state.weights))
+        seen = self._view(now, state.weights)
+        if self.root_data is not None:
+            seen = seen._replace(root_data=RememberedRootData(self.root_data, state.weights))
+        return ServerSnapshot(self.defense, state.defense, seen)
 
     def _view(self, now: Int[Tensor, ""], weights: Tensor) -> ServerView:
         given = (self.learning_rate, self.root_data, self.samples, self.optimizer is None)

@@ -224,7 +224,9 @@ class AttackerView(NamedTuple):
     train: Callable[[Float[Tensor, " d"], int], Float[Tensor, " d"]]
     clients: ClientGradients | None = None  # for attacks that know "colluders" or more
     snapshot: ServerSnapshot | None = None  # for attacks that know "defense"
-    recorded: Callable[[Float[Tensor, " d"]], Decision] | None = None  # `ask`, where it is recorded
+    # Where the defence is asked on a GPU: calls a function with what decides on an update, and with
+    # tensors. The first call of each function is recorded; later ones, of the same shapes, replay.
+    recorded: Callable[..., Any] | None = None
 
     def ask(self, arrival: Arrival) -> Decision:
         """What the defence would decide on this upload with another gradient.
@@ -232,9 +234,13 @@ class AttackerView(NamedTuple):
         Its state stays as it is. For attacks that know "defense"; valid until they ask again.
         """
         if self.recorded is not None:
-            return self.recorded(arrival.gradient)
+            return self.recorded(_decision_on, arrival.gradient)
         assert self.snapshot is not None
         return self.snapshot.decide(arrival)
+
+
+def _decision_on(decide: Callable[[Tensor], Decision], update: Tensor) -> Decision:
+    return decide(update)
 
 
 class RecordableView(NamedTuple):

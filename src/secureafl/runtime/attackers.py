@@ -19,7 +19,6 @@ from secureafl.core.types import (
     AttackContext,
     AttackerView,
     ClientGradients,
-    Decision,
     Knowledge,
     RecordableView,
     ServerSnapshot,
@@ -105,11 +104,11 @@ class Attackers:
         now: int,
         train_on: TrainOn,
         snapshot: ServerSnapshot | None = None,
-        ask: Callable[[Tensor], Decision] | None = None,
+        recorded: Callable[..., Any] | None = None,
     ) -> Tensor:
         """What the client uploads in round `now` instead of what it trained.
 
-        `ask` is recorded work that tells what the defence would decide on an update.
+        `recorded` is that of `AttackerView`.
         """
         made = self._experiment
         seen = AttackerView(
@@ -120,7 +119,7 @@ class Attackers:
             self._further_training(client, now, train_on),
             self._client_gradients,
             snapshot,
-            ask,
+            recorded,
         )
         return self._poisoned(trained, seen)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -72,16 +72,15 @@ class Replayed(Eager):
         self._stream = stream = torch.cuda.Stream()
         self._outside = torch.cuda.default_stream()
         self._base, self._gradient, self._update = (state.weights.clone() for _ in range(3))
-        size = state.weights.numel() if attackers.see_server else 0
-        self._asked = state.weights.new_empty(size)  # what an attack wants to be decided on
         self._length, self._numbers = Reading(stream), Reading(stream)
         self._expected = self._length
         self._clean = Recorded(self._train_and_measure, stream, [self._next])
         self._poisoned = Recorded(self._train_as_attacker, stream, [self._next])
         self._attacks: dict[int, Recorded] = {}  # by client
         self._other = Recorded(self._measure_update, stream)
-        self._answer = Recorded(lambda: self._decide_on_asked(state), stream)
-        self._further: tuple[tuple[Tensor, ...], Recorded] | None = None
+        self._state = state
+        # Functions of tensors, with where they look for these.
+        self._functions: dict[Callable[..., Any], tuple[tuple[Tensor, ...], Recorded]] = {}
         changed = [*name_changing(state).values()]
         self._step = Recorded(lambda: self._step_in_place(state), stream, changed)
         self._norm: Tensor | None = None  # of the update, where the last replay left it
@@ -160,24 +159,27 @@ class Replayed(Eager):
 
     def train_on(self, weights: Tensor, rows: Tensor, attacker_index: Tensor) -> Tensor:
         """See `Eager`."""
-        given = (weights, rows, attacker_index)
-        if self._further is None:
+        train = super().train_on
+        return self._call(train, train, weights, rows, attacker_index).clone()
+
+    def _ask(self, function: Callable[..., Any], *given: Tensor) -> Any:
+        """What a function makes of the defence's decisions; `AttackerView.recorded`."""
+        return self._call(function, lambda *room: self._decided(function, *room), *given)
+
+    def _decided(self, function: Callable[..., Any], *given: Tensor) -> Any:
+        # One snapshot for all decisions: what its root data say of the model is computed once.
+        snapshot = self._server.snapshot(self._state, self._arrivals[0, ROUND])
+        return function(lambda update: snapshot.decide(self._trained(update)), *given)
+
+    def _call(self, key: Callable[..., Any], function: Callable[..., Any], *given: Tensor) -> Any:
+        """A function of tensors, recorded once for each key."""
+        if key not in self._functions:
             room = tuple(tensor.clone() for tensor in given)
-            train = super().train_on
-            self._further = room, Recorded(lambda: train(*room), self._stream)
-        room, recorded = self._further
+            self._functions[key] = room, Recorded(lambda: function(*room), self._stream)
+        room, recorded = self._functions[key]
         for place, tensor in zip(room, given, strict=True):
             place.copy_(tensor, non_blocking=True)
-        return recorded().clone()
-
-    def _ask(self, update: Tensor) -> Decision:
-        """What the defence would decide on an update of this arrival; `AttackerView.ask`."""
-        self._asked.copy_(update)
-        return self._answer()
-
-    def _decide_on_asked(self, state: ServerState) -> Decision:
-        snapshot = self._server.snapshot(state, self._arrivals[0, ROUND])
-        return snapshot.decide(self._trained(self._asked))
+        return recorded()
 
     def measure(self, update: Tensor) -> tuple[Tensor, Callable[[], float]]:
         """See `Eager`; an update made here was measured with the making."""
