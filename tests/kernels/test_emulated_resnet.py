@@ -92,7 +92,10 @@ def test_outputs_in_tf32_are_close_and_those_of_one_image_are_its_own(outputs, s
     expected = FlatModel(model).outputs(weights.double(), inputs.double())
     found = outputs(model, weights, inputs)
     assert (found - expected).norm() < 0.01 * expected.norm()
-    torch.testing.assert_close(outputs(model, weights, inputs[1:2]), found[1:2])
+    # The last layer is torch's, which adds up in another order for one image.
+    torch.testing.assert_close(
+        outputs(model, weights, inputs[1:2]), found[1:2], rtol=1e-4, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("place", [0, 440, 269_050, -1377, -1])

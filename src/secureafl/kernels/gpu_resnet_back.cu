@@ -14,18 +14,21 @@
 #define AT_ONCE (MIXED ? 2 : 1)
 #define WARP_COLUMNS (SLICE / 16)
 #define ROWS (2 * ROW_TILES)  // that a thread has sums of
-// Of the weights' gradient a warp has 16 x 16 of each tap. Where there are more warps than that, one half has the first
-// taps, and more of them share the positions.
+// Of the weights' gradient a warp has 16 x 16 of each tap. Where there are more warps than that, they are groups that have
+// some of the taps each, and more of them share the positions.
 #define LEFT_WARPS (OUT / 16)
 #define PARTS (LEFT_WARPS * WARP_COLUMNS)
-#define TAP_GROUPS (PARTS < WARPS ? 2 : 1)
-#define TAPS ((9 + TAP_GROUPS - 1) / TAP_GROUPS)  // of the first group; the second has the rest
+#define TAP_GROUPS (4 * PARTS <= WARPS ? 4 : 2 * PARTS <= WARPS ? 2 : 1)
+#define TAPS first_tap(1)  // of the first group, which has most
 #define SHARES (WARPS / PARTS / TAP_GROUPS)
 #define TAPS_AT_ONCE 3                // whose sums over warps fit into shared memory
 #define SUMS (TAPS_AT_ONCE * 8 * 32)  // of a warp
 #define TILES_SIZE (MOST_ROWS * PITCH + KINDS * ALL * INPUT_PITCH)
 #define SUMS_SIZE (SHARES > 1 ? WARPS * SUMS * 4 / (int)sizeof(Number) : 0)
-#define BLOCKS_AT_ONCE (MIXED && TAP_GROUPS > 1 ? 3 : 2)  // on a processor: sums of weights take most registers
+// On a processor: sums of weights take most registers.
+#define BLOCKS_AT_ONCE (!MIXED || TAP_GROUPS == 1 ? 2 : TAP_GROUPS == 2 ? 3 : 4)
+
+__device__ constexpr int first_tap(int group) { return (9 * group + TAP_GROUPS - 1) / TAP_GROUPS; }
 
 typedef Sized<HEIGHT, WIDTH> Inputs;
 typedef Sized<(HEIGHT - 1) / STRIDE + 1, (WIDTH - 1) / STRIDE + 1> Outputs;
@@ -240,6 +243,16 @@ __device__ void add_weights(float (*sums)[8], const Number* tile, const Number* 
   }
 }
 
+// The same for the taps that a group of warps has.
+template <int WHICH>
+__device__ void add_group(float (*sums)[8], const Number* tile, const Number* active, const int* row_of, int share,
+                          int group) {
+  if (group == WHICH)
+    add_weights<first_tap(WHICH), first_tap(WHICH + 1)>(sums, tile, active, row_of, share);
+  else if constexpr (WHICH + 1 < TAP_GROUPS)
+    add_group<WHICH + 1>(sums, tile, active, row_of, share, group);
+}
+
 // Where in a block's part of the weights' gradient a lane has two sums that lie side by side.
 __device__ float2* weights_at(float* parts, int tap, int part, int pair) {
   const int lane = threadIdx.x % 32, output = part % LEFT_WARPS * 16 + sum_row(lane, pair);
@@ -248,12 +261,13 @@ __device__ float2* weights_at(float* parts, int tap, int part, int pair) {
 }
 
 // Writes the block's part of the weights' gradient, by tap, output and input, where no warps share one.
-__device__ void store_weights(const float (*sums)[8], int first, float* parts) {
+__device__ void store_weights(const float (*sums)[8], int group, float* parts) {
+  const int first = first_tap(group), end = first_tap(group + 1);
 #pragma unroll
   for (int tap = 0; tap < TAPS; tap++)
 #pragma unroll
     for (int pair = 0; pair < 4; pair++)
-      if (first + tap < 9)
+      if (first + tap < end)
         *weights_at(parts, first + tap, threadIdx.x / 32 % PARTS, pair) =
             make_float2(sums[tap][2 * pair], sums[tap][2 * pair + 1]);
 }
@@ -272,8 +286,8 @@ __device__ void store_shared_weights(const float (*sums)[8], float* shared, floa
 #pragma unroll 1
     for (int line = warp; line < TAP_GROUPS * PARTS * TAPS_AT_ONCE * 4; line += WARPS) {
       const int pair = line % 4, tap = line / 4 % TAPS_AT_ONCE, part = line / (TAPS_AT_ONCE * 4) % PARTS;
-      const int group = line / (TAPS_AT_ONCE * 4) / PARTS, of = group * TAPS + first + tap;
-      if (first + tap >= TAPS || of >= 9) continue;
+      const int group = line / (TAPS_AT_ONCE * 4) / PARTS, of = first_tap(group) + first + tap;
+      if (of >= first_tap(group + 1)) continue;
       float2 total = make_float2(0, 0);
 #pragma unroll
       for (int share = 0; share < SHARES; share++) {
@@ -313,14 +327,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) convolve_b
   // The first rows are under way while the block finds the factors.
   Gradients gradients = load_gradient(Tile(blockIdx.x, images), gradient_row, given, outputs);
   Actives actives = load_inputs(Tile(blockIdx.x, images), input_row, inputs);
+  const int c = threadIdx.x % SLICE, its = blockIdx.y * SLICE + c;
+  // Asked for before the sums, so that memory is waited for once.
+  const float mean = kept_before[its], inverse = kept_before[IN + its];
+  const float learnt = weights[norm_before + its], shift = weights[norm_before + IN + its];
   find_gradient_factors<OUT>(sums, blocks, kept, weights, norm, (float)images * Outputs().position({1, 0, 0}), gradient,
                              back);
   if (threadIdx.x < SLICE) {
-    const int c = threadIdx.x, its = blockIdx.y * SLICE + c;
-    normal[0][c] = kept_before[its];
-    normal[1][c] = kept_before[IN + its];
-    normal[2][c] = weights[norm_before + its] * kept_before[IN + its];
-    normal[3][c] = shift_past(kept_before[its], normal[2][c], weights[norm_before + IN + its]);
+    normal[0][c] = mean;
+    normal[1][c] = inverse;
+    normal[2][c] = learnt * inverse;
+    normal[3][c] = shift_past(mean, normal[2][c], shift);
   }
   for (int k = threadIdx.x; k < WARP_ROWS * 2 * SLICE; k += THREADS) (&of_warps[0][0][0])[k] = 0;
   // Positions beyond the tile have any gradient, since their inputs are 0.
@@ -359,10 +376,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) convolve_b
       const float sum = sum_over_rows(found_sums);
       of_warps[warp_row][lane / 16][channel + lane / 4 % 4] += sum;
     }
-    if (tap_group == 0)
-      add_weights<0, TAPS>(weight_sums, memory, active, row_of, share);
-    else
-      add_weights<TAPS, 9>(weight_sums, memory, active, row_of, share);
+    add_group<0>(weight_sums, memory, active, row_of, share, tap_group);
     number += gridDim.x;
     if (number >= Tile::count(images)) break;
     gradients = load_gradient(Tile(number, images), gradient_row, given, outputs);
@@ -373,5 +387,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) convolve_b
   if (SHARES > 1)
     store_shared_weights(weight_sums, (float*)memory, parts);
   else
-    store_weights(weight_sums, tap_group * TAPS, parts);
+    store_weights(weight_sums, tap_group, parts);
 }

@@ -189,13 +189,13 @@ struct Normalisation {
   float momentum, epsilon;
 };
 
-// Factor and shift of a channel, in shared memory; returns the inverse deviation.
+// Factor and shift of a channel, in shared memory, from those that were learnt; returns the inverse deviation.
 template <int CHANNELS>
-__device__ float set_normal(const Normalisation& of, int c, float mean, float variance, const float* weights,
+__device__ float set_normal(const Normalisation& of, int c, float mean, float variance, float factor, float shift,
                             float (*normal)[CHANNELS]) {
   const float inverse = 1 / sqrtf(variance + of.epsilon);
-  normal[0][c] = weights[of.norm + c] * inverse;
-  normal[1][c] = shift_past(mean, normal[0][c], weights[of.norm + CHANNELS + c]);
+  normal[0][c] = factor * inverse;
+  normal[1][c] = shift_past(mean, normal[0][c], shift);
   return inverse;
 }
 
@@ -205,15 +205,17 @@ __device__ void find_normalisation(const Normalisation& of, const float* weights
   __shared__ float sums[3][THREADS];
   const int c = threadIdx.x % CHANNELS, slices = THREADS / CHANNELS;
   const float* running = weights + of.running + c;
+  // Asked for before the sums, so that memory is waited for once.
+  const float factor = weights[of.norm + c], shift = weights[of.norm + CHANNELS + c];
   if (of.blocks == 0) {
     // Whatever a poisoned step made of a variance, its root must exist.
-    if (threadIdx.x < CHANNELS) set_normal(of, c, running[0], relu(running[CHANNELS]), weights, normal);
+    if (threadIdx.x < CHANNELS) set_normal(of, c, running[0], relu(running[CHANNELS]), factor, shift, normal);
     __syncthreads();
     return;
   }
   const float first = of.partial[c];  // a number near the mean, so that nothing cancels
   float count = 0, off = 0, squares = 0;
-#pragma unroll 4
+#pragma unroll 8
   for (int b = threadIdx.x / CHANNELS; b < of.blocks; b += slices) {
     const float* row = of.partial + b * (2 * CHANNELS + 1);
     const float size = row[2 * CHANNELS], step = row[c] - first;
@@ -230,7 +232,7 @@ __device__ void find_normalisation(const Normalisation& of, const float* weights
       squares += sums[2][k * CHANNELS + c];
     }
     const float step = off / count, mean = first + step, variance = relu(squares / count - step * step);
-    const float inverse = set_normal(of, c, mean, variance, weights, normal);
+    const float inverse = set_normal(of, c, mean, variance, factor, shift, normal);
     if (blockIdx.x == 0 && blockIdx.y == 0) {
       of.kept[c] = mean;
       of.kept[CHANNELS + c] = inverse;
@@ -250,18 +252,19 @@ __device__ void find_gradient_factors(const float* sums, int blocks, const float
                                       float count, float* gradient, float (*back)[CHANNELS]) {
   __shared__ float found[2][THREADS];
   const int c = threadIdx.x % CHANNELS, slices = THREADS / CHANNELS;
+  const float mean = kept[c], inverse = kept[CHANNELS + c], learnt = weights[norm + c];
   float plain = 0, product = 0;
-#pragma unroll 4
+#pragma unroll 8
   for (int b = threadIdx.x / CHANNELS; b < blocks; b += slices)
     plain += sums[b * 2 * CHANNELS + c], product += sums[b * 2 * CHANNELS + CHANNELS + c];
   found[0][threadIdx.x] = plain, found[1][threadIdx.x] = product;
   __syncthreads();
   if (threadIdx.x >= CHANNELS) return;
   for (int k = 1; k < slices; k++) plain += found[0][k * CHANNELS + c], product += found[1][k * CHANNELS + c];
-  const float inverse = kept[CHANNELS + c], factor = weights[norm + c] * inverse;
+  const float factor = learnt * inverse;
   back[0][c] = factor;
   back[1][c] = -factor * (product / count * inverse);
-  back[2][c] = shift_past(kept[c], back[1][c], -factor * (plain / count));
+  back[2][c] = shift_past(mean, back[1][c], -factor * (plain / count));
   if (blockIdx.x == 0 && blockIdx.y == 0) gradient[norm + c] = product, gradient[norm + CHANNELS + c] = plain;
 }
 
