@@ -11,7 +11,8 @@
 #define INPUT_PITCH (SLICE + PAD)
 #define ALL (16 * WARP_ROWS * ROW_TILES)  // rows of inputs of each kind, those beyond the tile too
 #define KINDS (STRIDE * STRIDE)
-#define AT_ONCE (MIXED ? 2 : 1)
+#define AT_ONCE (MIXED ? 2 : 1)  // rows that a thread loads at a time
+#define GRADIENTS_AT_ONCE (MIXED && OUT == 64 ? 3 : AT_ONCE)
 #define WARP_COLUMNS (SLICE / 16)
 #define ROWS (2 * ROW_TILES)  // that a thread has sums of
 // Of the weights' gradient a warp has 16 x 16 of each tap. Where there are more warps than that, they are groups that have
@@ -61,8 +62,8 @@ __device__ int input_position(const Tile& own, int row, int kind) {
 
 // Eight channels of some rows of the gradient of the outputs, and of the outputs, on their way from memory.
 struct Gradients {
-  Run<8> given[AT_ONCE], output[AT_ONCE];
-  bool known[AT_ONCE];
+  Run<8> given[GRADIENTS_AT_ONCE], output[GRADIENTS_AT_ONCE];
+  bool known[GRADIENTS_AT_ONCE];
 };
 
 __device__ Gradients load_gradient(const Tile& own, int first, const Number* given, const Number* outputs) {
@@ -71,7 +72,7 @@ __device__ Gradients load_gradient(const Tile& own, int first, const Number* giv
   const Place start = {own.corner.image, own.corner.y - (STRIDE == 1), own.corner.x - (STRIDE == 1)};
   Gradients loads;
 #pragma unroll
-  for (int k = 0; k < AT_ONCE; k++) {
+  for (int k = 0; k < GRADIENTS_AT_ONCE; k++) {
     const int row = first + k * GRADIENT_THREADS;
     const Place place = start + Seen::place(row);
     loads.known[k] = row < SEEN_ROWS && of.has(place);
@@ -89,7 +90,7 @@ __device__ void put_gradient(Number* tile, Gradients& loads, int first, const fl
   load_floats<8>(factor, back[0] + channel), load_floats<8>(slope, back[1] + channel);
   load_floats<8>(off, back[2] + channel);
 #pragma unroll
-  for (int k = 0; k < AT_ONCE; k++) {
+  for (int k = 0; k < GRADIENTS_AT_ONCE; k++) {
     const int row = first + k * GRADIENT_THREADS;
     Run<8>& found = loads.given[k];
     float values[8];
@@ -174,21 +175,41 @@ struct Before {
   bool shortcut;
 };
 
+// What a thread needs from memory for its rows of inputs of one kind: outputs of the convolution before, and the gradient
+// past the shortcut. It is asked for at once, since one row after the other would wait as many times.
+struct Others {
+  Run<4> raw[ROWS], cut[ROWS];
+};
+
+__device__ int row_of_thread(int warp_row, int r) { return warp_row * ROW_TILES * 16 + threadIdx.x % 32 / 4 + 8 * r; }
+
+__device__ Others load_others(int kind, const Before& before, const Tile& own, int warp_row, int channel) {
+  const int slice = blockIdx.y * SLICE + channel;
+  Others loads;
+#pragma unroll
+  for (int r = 0; r < ROWS; r++) {
+    const int row = row_of_thread(warp_row, r);
+    loads.raw[r].clear(), loads.cut[r].clear();
+    if (!has_input(own, row, kind)) continue;
+    loads.raw[r].load(before.outputs + input_position(own, row, kind) * IN + slice);
+    if (before.shortcut && kind == 0)
+      loads.cut[r].load(before.past + own.position(row) * OUT + (OUT - IN) / 2 + slice);
+  }
+  return loads;
+}
+
 // Adds the shortcut's gradient, passes the ReLU, stores the gradient, and adds to its four sums and its products with
 // how far outputs are from their mean.
-__device__ void store_gradient(const float (*sums)[8], int kind, const Before& before, const Tile& own,
-                               const Number* active, int warp_row, int channel, float* found_sums) {
+__device__ void store_gradient(const float (*sums)[8], const Others& others, int kind, const Before& before,
+                               const Tile& own, const Number* active, int warp_row, int channel, float* found_sums) {
   const int slice = blockIdx.y * SLICE + channel;
 #pragma unroll
   for (int r = 0; r < ROWS; r++) {
-    const int row = warp_row * ROW_TILES * 16 + threadIdx.x % 32 / 4 + 8 * r;
+    const int row = row_of_thread(warp_row, r);
     if (!has_input(own, row, kind)) continue;
     read_again();
-    const int at = input_position(own, row, kind) * IN + slice;
-    Run<4> cut, input, raw, found;
-    cut.clear();
-    raw.load(before.outputs + at);
-    if (before.shortcut && kind == 0) cut.load(before.past + own.position(row) * OUT + (OUT - IN) / 2 + slice);
+    const Run<4>&cut = others.cut[r], &raw = others.raw[r];
+    Run<4> input, found;
     input.load_shared(active + (kind * ALL + row) * INPUT_PITCH + channel);
     float values[4], mean[4];
     load_floats<4>(mean, before.mean + channel);
@@ -196,7 +217,7 @@ __device__ void store_gradient(const float (*sums)[8], int kind, const Before& b
     for (int c = 0; c < 4; c++)
       values[c] = input.get(c) <= 0 ? 0 : sums[r / 2][c / 2 * 4 + r % 2 * 2 + c % 2] + cut.get(c);
     found.set(values);
-    found.store(before.found + at);
+    found.store(before.found + input_position(own, row, kind) * IN + slice);
 #pragma unroll
     for (int c = 0; c < 4; c++) {
       found_sums[c] += found.get(c);
@@ -305,7 +326,8 @@ __device__ void send_back_kinds(const Before& before, const Tile& own, const Num
                                 int channel, float* found_sums) {
   float sums[ROW_TILES][8] = {};
   send_back<KIND>(sums, tile, rows, packed, blockIdx.y * WARP_COLUMNS + warp_column);
-  store_gradient(sums, KIND, before, own, active, warp_row, channel, found_sums);
+  const Others others = load_others(KIND, before, own, warp_row, channel);
+  store_gradient(sums, others, KIND, before, own, active, warp_row, channel, found_sums);
   if constexpr (KIND + 1 < KINDS)
     send_back_kinds<KIND + 1>(before, own, tile, active, rows, packed, warp_row, warp_column, channel, found_sums);
 }
@@ -364,7 +386,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) convolve_b
 #pragma unroll 1
     for (int first = gradient_row;;) {
       put_gradient(memory, gradients, first, back);
-      first += AT_ONCE * GRADIENT_THREADS;
+      first += GRADIENTS_AT_ONCE * GRADIENT_THREADS;
       if (first >= SEEN_ROWS) break;
       gradients = load_gradient(own, first, given, outputs);
     }
