@@ -165,20 +165,24 @@ def describe_session(
         "cpus": os.cpu_count(),
         "threads": experiment.threads or torch.get_num_threads(),
         "device": torch.cuda.get_device_name(device) if on_gpu else "cpu",
+        "precision": experiment.training.precision if on_gpu else "float32",
         **({"settings_added": dict(added)} if added else {}),
     }
 
 
 def _commit() -> str | None:
-    """The checkout's commit, marked if files differ from it; None for an installed package."""
-    here = Path(__file__).parent
+    """The checkout's commit, marked if files differ from it.
+
+    Elsewhere, as in a container with a copy of the code, what SECUREAFL_COMMIT says, if anything.
+    """
+    here, told = Path(__file__).parent, os.environ.get("SECUREAFL_COMMIT") or None
     if not any((parent / ".git").exists() for parent in here.parents[2:4]):
-        return None
+        return told
     try:
         asked = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40"]
         return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        return None
+        return told
 
 
 def _peak_memory() -> int:
