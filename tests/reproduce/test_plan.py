@@ -89,7 +89,67 @@ def test_page_says_what_a_task_has_otherwise_than_the_paper():
     assert "5 rounds instead of the paper's 30,000" in said
     assert "Learning rate 0.1 instead of 0.01" in said
     assert "mirrored" in said
-    assert "bfloat16" in said
+    assert "bfloat16" not in said  # nothing has been run yet, perhaps it will be on a CPU
+
+
+def made_of(folder, data="", devices=()):
+    """A finished run that found this data, in a session on each of these devices."""
+    folder.mkdir()
+    provenance = {"data": data, "sessions": [{"device": device} for device in devices]}
+    (folder / "provenance.json").write_text(json.dumps(provenance))
+    (folder / "result.json").write_text(json.dumps(default_result(ter=0.2)))
+    return folder
+
+
+def test_precision_is_told_of_runs_on_a_gpu_only(tmp_path):
+    cpu = made_of(tmp_path / "cpu", devices=["cpu"])
+    gpu = made_of(tmp_path / "gpu", devices=["NVIDIA H200"])
+    request, told = Request("main", task="cifar100"), "compute in bfloat16 (mixed precision)."
+    assert not [line for line in warnings_of(request, [cpu]) if "bfloat16" in line]
+    assert f"Layers {told}" in warnings_of(request, [gpu])
+    assert f"Layers of runs on a GPU {told}" in warnings_of(request, [cpu, gpu])
+
+
+@pytest.mark.parametrize(
+    ("task", "data", "said"),
+    [
+        ("fashion_mnist", "data_dir (60,000 training, 10,000 test samples)", []),
+        (
+            "fashion_mnist",
+            "embedded slice (10,000 training, 2,000 test samples)",
+            ["10,000 of 60,000 training images, 2,000 of 10,000 test images."],
+        ),
+        ("cifar10", "data (100,000 training, 10,000 test samples)", []),  # with mirror images
+        ("cifar100", "data (100,000 training, 9,000 test samples)", ["50,000 of 50,000 training"]),
+        (
+            "tiny_imagenet",
+            "data (24,000 training, 2,000 test samples)",
+            ["12,000 of 100,000 training images, 2,000 of 10,000 test images."],
+        ),
+        (
+            "udacity",
+            "data/udacity, 27 recordings (25,812 training, 3,227 test samples)",
+            ["Other recordings than the paper's: 27, with 12,906 pictures for training and 3,227"],
+        ),
+    ],
+)
+@pytest.mark.parametrize("fast", [False, True])
+def test_pages_on_a_part_of_the_data_say_so_first(task, data, said, fast, tmp_path):
+    runs = [made_of(tmp_path / name, data) for name in ("one", "two")]
+    request = Request("main", task, fast=fast)
+    others = warnings_of(request, [])
+    told = warnings_of(request, runs)
+    assert told[len(told) - len(others) :] == others
+    assert len(told) - len(others) == len(said)
+    assert all(text in line for text, line in zip(said, told, strict=False))
+
+
+def test_scaled_down_tasks_with_resnet_are_cheaper_and_keep_a_rate_they_stand():
+    rounds = {"cifar10": 200, "cifar100": 200, "tiny_imagenet": 50, "udacity": 50}
+    for task, number in rounds.items():
+        for cell in grid_for(Request("main", task, fast=True)).cells().values():
+            assert cell.evaluation.rounds(cell.rounds) == {0, number}
+            assert cell.training.learning_rate == (0.001 if task == "udacity" else 0.05)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,17 @@ from secureafl.report.cells import Sheet, cell_of
 from secureafl.reproduce.artefacts import ARTEFACTS, ESTIMATION, RUNTIME, Artefact
 from secureafl.reproduce.claims import CLAIMS, judge
 from secureafl.runs.layout import EXPERIMENT, RESULT, is_run
-from secureafl.runs.origin import WHERE_MADE, origin_of
+from secureafl.runs.origin import WHERE_MADE, Origin, origin_of
 from secureafl.settings import did_you_mean
 from secureafl.sweep.grid import Grid, parse_seeds, read_grid
+from secureafl.tasks.sources import SOURCES
 from secureafl.toml import differences, flatten, read_toml
 
 NAMES = [*ARTEFACTS, ESTIMATION, RUNTIME]
 DEFAULT_TASK = "fashion_mnist"
 _PAPERS_RATE = 0.01  # for every task
 _HERE = Path(__file__).parent
+_SIZES = re.compile(r"\(([\d,]+) training, ([\d,]+) test samples\)")  # of what a run found
 _LATE = "Of a run, the mean of its late evaluations counts."
 
 
@@ -93,10 +96,11 @@ def brief_for(request: Request, out: Path) -> Brief:
     artefact, grid = request.artefact, grid_for(request)
     runs = [out / name for name in grid.places()]
     sheets = [_sheet(request, grid, value, out) for value in grid.axes.get(artefact.sheets, [""])]
+    warnings = warnings_of(request, runs)
     return Brief(
         title=title_of(request),
         command=request.command,
-        warnings=warnings_of(request, runs),
+        warnings=warnings,
         notes=[*artefact.notes, _LATE, seed_note(grid)],
         seeds=grid.axes["seed"],
         row_name=artefact.row_name,
@@ -106,7 +110,7 @@ def brief_for(request: Request, out: Path) -> Brief:
         curves=bool(artefact.sheets),
         runs=runs,
         # Of runs that are scaled down they would say nothing.
-        claims=[] if request.fast else judge(CLAIMS.get(request.name, ()), sheets),
+        claims=[] if request.fast else judge(CLAIMS.get(request.name, ()), sheets, warnings),
     )
 
 
@@ -117,26 +121,53 @@ def title_of(request: Request) -> str:
 
 def warnings_of(request: Request, runs: Sequence[Path]) -> list[str]:
     """List how these runs differ from the paper's, and from what was asked for."""
-    return _scaled(request, runs) + _of_others(request, runs)
+    origin, base = origin_of(runs), grid_for(request).base
+    own = [] if request.fast else _own_settings(base, origin)
+    return [
+        *_parts(request.task, bool(base["task"].get("mirrored")), origin.data),
+        *_scaled(request, base),
+        *own,
+        *_of_others(request, runs),
+    ]
 
 
-def _scaled(request: Request, runs: Sequence[Path]) -> list[str]:
+def _scaled(request: Request, base: Mapping[str, Any]) -> list[str]:
     full = grid_for(dataclasses.replace(request, fast=False, rounds=0)).base["rounds"]
-    base = grid_for(request).base
-    sliced = any("embedded" in data for data in origin_of(runs).data)
     if request.fast:
         training = base["training"]
         return [
             f"Scaled down (--fast): {base['rounds']:,} rounds instead of {full:,}, "
             f"{base['clients']} clients unless said otherwise, batches of "
             f"{training['batch_size']}, learning rate {training['learning_rate']}, "
-            f"{base['root_samples']} trusted samples"
-            f"{', the embedded slice of the data' if sliced else ''}. "
+            f"{base['root_samples']} trusted samples. "
             "This shows that every cell runs; it does not reproduce the paper's figures."
         ]
     shorter = f"{base['rounds']:,} rounds instead of the paper's {full:,}."
-    on_slice = "On the embedded slice of the data, not on the whole set."
-    return [shorter] * (base["rounds"] != full) + [on_slice] * sliced + _own_settings(base)
+    return [shorter] * (base["rounds"] != full)
+
+
+def _parts(task: str, mirrored: bool, data: Sequence[str]) -> list[str]:
+    """Say where runs had less than the whole data set, or another one, by what they found."""
+    source, said = SOURCES[task], []
+    for found in data:
+        sizes = _SIZES.search(found)
+        if not sizes:
+            continue
+        train, test = (int(size.replace(",", "")) for size in sizes.groups())
+        train //= 2 if mirrored else 1
+        if not source.train:
+            recordings = re.search(r"(\d+) recordings", found)
+            number = f"{recordings[1]}, with " if recordings else ""
+            said.append(
+                f"Other recordings than the paper's: {number}{train:,} pictures for training and "
+                f"{test:,} for the test."
+            )
+        elif train < source.train or test < source.test:
+            said.append(
+                f"A part of the data only: {train:,} of {source.train:,} training images, "
+                f"{test:,} of {source.test:,} test images."
+            )
+    return list(dict.fromkeys(said))
 
 
 def _of_others(request: Request, runs: Sequence[Path]) -> list[str]:
@@ -156,15 +187,16 @@ def _of_others(request: Request, runs: Sequence[Path]) -> list[str]:
     ]
 
 
-def _own_settings(base: Mapping[str, Any]) -> list[str]:
+def _own_settings(base: Mapping[str, Any], origin: Origin) -> list[str]:
     """What a task's runs have otherwise than the paper's, in words."""
     training, said = base["training"], []
     if training["learning_rate"] != _PAPERS_RATE:
         said.append(f"Learning rate {training['learning_rate']} instead of {_PAPERS_RATE}.")
     if base["task"].get("mirrored"):
         said.append("Every training image is there a second time, mirrored.")
-    if "precision" in training:
-        said.append(f"Layers compute in {training['precision']} (mixed precision).")
+    if "precision" in training and origin.gpus:  # on a CPU it is float32 either way
+        where = "" if origin.gpus == origin.devices else " of runs on a GPU"
+        said.append(f"Layers{where} compute in {training['precision']} (mixed precision).")
     return said
 
 

@@ -12,6 +12,8 @@ from secureafl.runs.layout import PROVENANCE, RESULT, read_json
 
 WHERE_MADE = ("device", "threads", "kernels", "task.data_dir")  # settings, and not of what
 
+_CPU = "CPU"
+
 
 class Origin(NamedTuple):
     """Where figures come from, of all runs together."""
@@ -21,6 +23,11 @@ class Origin(NamedTuple):
     versions: list[str]
     data: list[str]
     hours: float
+
+    @property
+    def gpus(self) -> list[str]:
+        """Those of the devices that are no CPUs."""
+        return [device for device in self.devices if not device.startswith(_CPU)]
 
 
 def origin_of(runs: Iterable[Path]) -> Origin:
@@ -54,4 +61,4 @@ def _seconds(run: Path) -> float:
 def _device(session: Mapping[str, Any]) -> str:
     if session.get("device") != "cpu":
         return str(session.get("device"))
-    return f"CPU ({session.get('machine')}, {session.get('cpus')} cores)"
+    return f"{_CPU} ({session.get('machine')}, {session.get('cpus')} cores)"

@@ -32,6 +32,8 @@ class Source(NamedTuple):
     downloads: tuple[Download, ...] = ()  # archives with that folder, or files that go into it
     files: Mapping[str, str] = {}  # MD5 of the files, before compression, in every layout
     by_hand: str = ""  # how to get it if it cannot be downloaded
+    train: int = 0  # samples of the whole set; 0: there is no such set, everybody records one
+    test: int = 0
 
 
 _FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
@@ -53,6 +55,8 @@ SOURCES = {
             "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
             "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
         },
+        train=60_000,
+        test=10_000,
     ),
     "cifar10": Source(
         f"{_CIFAR}cifar.html",
@@ -72,6 +76,8 @@ SOURCES = {
             "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
             "test_batch": "40351d587109b95175f43aff81a1287e",
         },
+        train=50_000,
+        test=10_000,
     ),
     "cifar100": Source(
         f"{_CIFAR}cifar.html",
@@ -83,6 +89,8 @@ SOURCES = {
             "train": "16019d7e3df5f24257cddd939b257f8d",
             "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
         },
+        train=50_000,
+        test=10_000,
     ),
     "tiny_imagenet": Source(
         "http://cs231n.stanford.edu",
@@ -93,6 +101,8 @@ SOURCES = {
                 "90528d7ca1a48142e341f4ef8d21d0de",
             ),
         ),
+        train=100_000,
+        test=10_000,
     ),
     "udacity": Source(
         "https://github.com/udacity/self-driving-car-sim",
