@@ -38,13 +38,53 @@ def test_main_table_in_small_runs_shows_and_can_be_asked(cli):
     assert (out / "report" / "index.md").read_text() == markdown
 
 
-def test_page_of_nothing_shows_what_is_missing(cli):
-    done = cli("reproduce", "main", "--page-only", "--out", "out")
+def test_page_of_one_run_shows_what_is_missing(cli, make_run):
+    make_run("kardam-none-seed0")
+    done = cli("reproduce", "main", "--page-only", "--out", "runs")
     assert done.returncode == 0, done.stderr
     assert "11 of 11 cells of SecureAFL are missing." in done.stdout
     assert "11 of 11 cells of Trust clipping are missing." in done.stdout
-    page = (cli.folder / "out" / "report" / "index.html").read_text()
-    assert page.count('class="cell missing"') == 99
+    page = (cli.folder / "runs" / "report" / "index.html").read_text()
+    assert page.count('class="cell missing"') == 98
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["main"], "out: holds none of the runs asked for; without --page-only the command"),
+        (["main", "--out", "tpyo"], "tpyo: no such folder; without --page-only the command"),
+        (["main,stated"], "out/reproduce-main-fashion_mnist: no such folder"),
+        (["main", "--methods", "foo"], "unknown defense 'foo'"),
+        (["main", "--methods", "I"], "unknown defense 'I'"),
+        (["main", "--attacks", "foo"], "unknown attack 'foo'"),
+        (["estimation-error"], "out: holds none of the runs asked for"),
+    ],
+)
+def test_page_of_nothing_is_refused_and_nothing_is_written(cli, words, said):
+    (cli.folder / "out" / "mine").mkdir(parents=True)
+    before = {*cli.folder.rglob("*")}
+    assert said in cli.refused("reproduce", "--page-only", "--out", "out", *words)
+    assert {*cli.folder.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("main --data-dir nowhere", "data_dir = 'nowhere': no such folder"),
+        ("main --data-dir other", "other: no file train-images-idx3-ubyte"),
+        ("main --task cifar10 --data-dir other", "there is no cifar-10-batches-bin/"),
+        ("estimation-error --data-dir nowhere", "data_dir = 'nowhere': no such folder"),
+        ("main --fast --out tiny.toml", "cannot be written (Not a directory); choose another"),
+        ("main --fast --out /proc/x", "cannot be written ("),
+        ("main --fast --device cuda:98", "device = 'cuda:98': "),
+        ("estimation-error --fast --device cuda:98", "device = 'cuda:98': "),
+    ],
+)
+def test_what_no_cell_could_run_with_is_said_once_and_nothing_is_written(cli, words, said):
+    (cli.folder / "other").mkdir()
+    before = {*cli.folder.rglob("*")}
+    assert said in cli.refused("reproduce", *words.split())
+    assert {*cli.folder.rglob("*")} == before
 
 
 @pytest.mark.slow
@@ -60,7 +100,10 @@ def test_several_tables_share_their_runs_and_each_has_its_page(cli):
         assert len([*(cli.folder / page).glob("*-none-seed0/result.json")]) == 2
 
 
-def test_pages_of_several_tables_and_tasks(cli):
+def test_pages_of_several_tables_and_tasks(cli, make_run):
+    for name in ("main", "stated"):
+        for task in ("fashion_mnist", "cifar10"):
+            make_run(f"reproduce-{name}-{task}/async_sgd-none-seed0")
     words = ["main,stated", "--task", "fashion_mnist,cifar10", "--page-only", "--quiet"]
     done = cli("reproduce", *words, "--methods", "async_sgd", "--attacks", "none")
     assert done.returncode == 0, done.stderr
@@ -78,7 +121,19 @@ def test_pages_of_several_tables_and_tasks(cli):
         (["reproduce", "main,alpah"], "cannot reproduce 'alpah'; did you mean 'alpha'?"),
         (["reproduce", "main,alpha", "--task", "cifar10"], "'alpha' on fashion_mnist only"),
         (["reproduce", "main,runtime"], "runtime measures: ask for it alone"),
-        (["reproduce", ","], "cannot reproduce ','"),
+        (["reproduce", ","], "NAME ',': a name is empty; give names with commas between"),
+        (["reproduce", "main,,alpha"], "NAME 'main,,alpha': a name is empty"),
+        (["reproduce", "main,main"], "NAME 'main,main': give each name once"),
+        (["reproduce", "main", "--task", "cifar10,,udacity"], "--task 'cifar10,,udacity': a name"),
+        (["reproduce", "main", "--attacks", ","], "--attacks ',': a name is empty"),
+        (["reproduce", "main", "--methods", ""], "--methods '': a name is empty"),
+        (["reproduce", "runtime", "--seeds", "0-3"], "runtime has no --seeds: leave it out"),
+        (["reproduce", "runtime", "--page-only"], "runtime keeps no runs: leave out --page-only"),
+        (["reproduce", "runtime", "--workers", "2"], "leave out --engine and --workers"),
+        (["reproduce", "estimation-error", "--methods", "kardam"], "estimation-error has no --me"),
+        (["reproduce", "estimation-error", "--attacks", "none"], "estimation-error has no --att"),
+        (["compare", "--defenses", ""], "--defenses '': a name is empty"),
+        (["table", "out", "--rows", "defense="], "defense=: a value is empty; give values after ="),
         (["reproduce", "maine"], "cannot reproduce 'maine'; did you mean 'main'?"),
         (["results", "--runs", "nowhere"], "nowhere: no such folder"),
     ],

@@ -163,7 +163,7 @@ def test_malicious_clients_are_given_as_a_share_or_as_a_number():
         (("kardam", "--engine", "slurm"), "no Slurm here; start this on its login node"),
         (("kardam", "--checkpoint-seconds", "nan"), "give a number of seconds"),
         (("kardam", "--malicious", "0.2,many"), "malicious '0.2,many': give a share as 0.2"),
-        (("kardam,kardam",), "defense 'kardam,kardam': name each once"),
+        (("kardam,kardam",), "defense 'kardam,kardam': give each name once"),
         (("kardam", "--malicious", "0.25,0.25"), "two searches would have the same name"),
         (("kardam", "--seeds", "0-2"), "seed 0, 1 is used in the search and is not held out"),
         (("kardam", "--seeds", "many"), "seeds 'many': give them as 0-4"),

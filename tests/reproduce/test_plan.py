@@ -19,7 +19,8 @@ from secureafl.toml import write_toml
 @pytest.mark.parametrize("fast", [False, True])
 def test_every_grid_gives_cells(name, fast):
     assert grid_for(Request(name, fast=fast)).axes["seed"] == ([0] if fast else [0, 1, 2, 3, 4])
-    cells = grid_for(Request(name, seeds="0", fast=fast, attacks=("gaussian",))).cells()
+    attacks = () if name == ESTIMATION else ("gaussian",)
+    cells = grid_for(Request(name, seeds="0", fast=fast, attacks=attacks)).cells()
     assert cells
     assert (20_000 in {cell.rounds for cell in cells.values()}) == (not fast)
 

@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from reference.tiny_task import TinyTask
 from sweep.small_grid import GRID, contents, run_here, tiny_grid
 
 import secureafl
 from secureafl.cli.sweeping import print_table
+from secureafl.core.errors import DataError, RunError
 from secureafl.experiment import to_mapping
 from secureafl.runtime.records import is_of
 from secureafl.sweep import local
 from secureafl.sweep.cells import unfinished
-from secureafl.sweep.engines import EngineName, find_engine, run_sweep
+from secureafl.sweep.engines import EngineName, find_engine, require_runnable, run_sweep
 from secureafl.sweep.grid import Grid, read_grid
 from secureafl.toml import write_toml
 
@@ -56,6 +58,39 @@ def test_sweep_that_is_finished_is_finished_at_once(engine, tmp_path):
         ("async_sgd-seed0", "finished"),
         ("async_sgd-seed1", "finished"),
     ]
+
+
+def test_data_are_loaded_once_before_any_cell_and_not_where_all_is_finished(tmp_path, monkeypatch):
+    loaded, load = [], TinyTask.load
+    monkeypatch.setattr(TinyTask, "load", lambda self: loaded.append(self) or load(self))
+    cells = tiny_grid(defense=["async_sgd", "kardam"], seed=[0, 1]).cells()
+    require_runnable("local", cells, tmp_path / "all")
+    assert len(loaded) == 1
+    assert not [*tmp_path.iterdir()]
+    run_here(cells, tmp_path / "all")
+    loaded.clear()
+    require_runnable("local", cells, tmp_path / "all")
+    assert not loaded
+
+
+def test_data_that_a_task_of_the_users_own_cannot_load_are_told_once(tmp_path, monkeypatch):
+    def load(self):
+        raise KeyError("images")
+
+    monkeypatch.setattr(TinyTask, "load", load)
+    cells = tiny_grid(seed=[0, 1]).cells()
+    with pytest.raises(DataError, match="its data cannot be loaded"):
+        require_runnable("local", cells, tmp_path / "all")
+
+
+@pytest.mark.parametrize("engine", ["ray", "slurm"])
+def test_on_a_cluster_the_data_may_be_elsewhere(engine, tmp_path, monkeypatch):
+    monkeypatch.setattr(f"secureafl.sweep.{engine}.require_here", lambda devices: None)
+    monkeypatch.setattr(TinyTask, "load", lambda self: 1 / 0)
+    require_runnable(engine, tiny_grid().cells(), tmp_path / "all")
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match="file: cannot be written"):
+        require_runnable(engine, tiny_grid().cells(), tmp_path / "file")
 
 
 def test_cell_finished_with_other_settings_is_not_taken_for_this_one(tmp_path):

@@ -186,11 +186,11 @@ def resume(
 def compare(
     file: File = None,
     defenses: Annotated[
-        str, typer.Option(metavar="DEFENSES", help="Defences, with commas between.")
-    ] = "",
+        str | None, typer.Option(metavar="DEFENSES", help="Defences, with commas between.")
+    ] = None,
     attacks: Annotated[
-        str, typer.Option(metavar="ATTACKS", help="Attacks, with commas between.")
-    ] = "",
+        str | None, typer.Option(metavar="ATTACKS", help="Attacks, with commas between.")
+    ] = None,
     rounds: Rounds = None,
     clients: Clients = None,
     seed: Seed = None,
@@ -222,7 +222,8 @@ def compare(
     plain = {"rounds": rounds, "clients": clients, "seed": seed}
     plain |= {"device": device, "kernels": kernels}
     changes = settings_given(plain, data_dir, set_)
-    cells = cross(_read(file), words_of(defenses), words_of(attacks), changes)
+    chosen = words_of(defenses, "--defenses"), words_of(attacks, "--attacks")
+    cells = cross(_read(file), *chosen, changes)
     name = f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = out or free_folder(Path("runs"), name)
     with stoppable(f"the same command with --out {folder} goes on"):

@@ -26,9 +26,14 @@ def settings_given(
     return changes
 
 
-def words_of(text: str) -> list[str]:
-    """The words of a list with commas between."""
-    return [word.strip() for word in text.split(",") if word.strip()]
+def words_of(text: str | None, option: str) -> list[str]:
+    """The words of a list with commas between; none where the option is not given."""
+    words = [] if text is None else [word.strip() for word in text.split(",")]
+    if "" in words:
+        raise ConfigError(f"{option} {text!r}: a name is empty; give names with commas between")
+    if len(set(words)) < len(words):
+        raise ConfigError(f"{option} {text!r}: give each name once")
+    return words
 
 
 def remedy_for(option: str) -> str:

@@ -109,11 +109,7 @@ def redteam(
 
     plain = {"rounds": rounds, "clients": clients, "device": device}
     changes = settings_given(plain, data_dir, set_)
-    defenses = words_of(defense)
-    if not defenses:
-        raise ConfigError(f"defense {defense!r}: name one, or several with commas between")
-    if len(set(defenses)) < len(defenses):
-        raise ConfigError(f"defense {defense!r}: name each once")
+    defenses = words_of(defense, "defense")
     bases = _bases(defenses, _parse_shares(malicious), file, changes, fast)
     rest = (tuple(parse_seeds(seeds)), search_seed, blind)
     goals = _parse_goals(against)

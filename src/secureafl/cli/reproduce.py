@@ -11,11 +11,13 @@ import typer
 from secureafl.cli.given import words_of
 from secureafl.cli.options import DEVICE, CheckpointSeconds, Engine, EngineName, Workers
 from secureafl.cli.stopping import stoppable
-from secureafl.core.errors import ConfigError
+from secureafl.core.errors import ConfigError, NoRunError
 
 if TYPE_CHECKING:
     from secureafl.experiment import Experiment
     from secureafl.reproduce.plan import Request
+
+    Tables = Mapping[Path, Mapping[str, Experiment]]  # cells by name, in a folder each
 
 EXAMPLE = (
     "Example: secureafl reproduce main --fast, or: secureafl reproduce variants --seeds 0-2, "
@@ -49,14 +51,14 @@ def reproduce(
         int, typer.Option(metavar="ROUNDS", min=0, help="Arrivals; 0: as many as the paper.")
     ] = 0,
     methods: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="DEFENSES", help="Defences (or other rows), with commas between; default: all."
         ),
-    ] = "",
+    ] = None,
     attacks: Annotated[
-        str, typer.Option(metavar="ATTACKS", help="Attacks, with commas between.")
-    ] = "",
+        str | None, typer.Option(metavar="ATTACKS", help="Attacks, with commas between.")
+    ] = None,
     fast: Annotated[
         bool, typer.Option("--fast", help="Scaled down: minutes on two cores; the page says so.")
     ] = False,
@@ -80,25 +82,33 @@ def reproduce(
 ) -> None:
     """Run a table or figure of the paper and put its page beside the paper's figures."""
     from secureafl.reproduce.artefacts import ESTIMATION, RUNTIME
-    from secureafl.reproduce.plan import Request
+    from secureafl.reproduce.plan import Request, grid_for
 
-    chosen = (tuple(words_of(methods)), tuple(words_of(attacks)))
+    chosen = (tuple(words_of(methods, "--methods")), tuple(words_of(attacks, "--attacks")))
     requests = [
         Request(one, kind, seeds, rounds, *chosen, fast, device, data_dir)
-        for kind in words_of(task) or [task]
-        for one in words_of(name) or [name]
+        for kind in words_of(task, "--task")
+        for one in words_of(name, "NAME")
     ]
     folders = _in_folders(requests, out)
     measured = {request.name for request in requests} & {RUNTIME, ESTIMATION}
     if measured and len(requests) > 1:
         raise ConfigError(f"{min(measured)} measures: ask for it alone")
+    if measured and (engine != "local" or workers):
+        raise ConfigError(f"{name} measures, here: leave out --engine and --workers")
+    if name == RUNTIME and page_only:
+        raise ConfigError(f"{name} keeps no runs: leave out --page-only")
     if name == RUNTIME:
         from secureafl.cli.bench import bench
 
         bench(device=device, out=next(iter(folders)), quick=fast)
         return
+    tables = {folder: grid_for(request).cells() for folder, request in folders.items()}
+    if page_only:
+        _require_runs(tables)
+    run = _run_measured if measured else _run
     with stoppable("the same command goes on"):
-        finished = page_only or _run(folders, engine, workers, checkpoint_seconds, quiet)
+        finished = page_only or run(tables, engine, workers, checkpoint_seconds, quiet)
     for folder, request in folders.items():
         _write_page(request, folder, quiet)
     if not finished:
@@ -114,21 +124,20 @@ def _in_folders(requests: Sequence[Request], out: Path | None) -> dict[Path, Req
     return dict(zip(folders, requests, strict=True))
 
 
+def _require_runs(tables: Tables) -> None:
+    """Raise if there is nothing at all to make one of the pages of."""
+    from secureafl.runs.layout import is_run
+
+    for folder, cells in tables.items():
+        if not any(is_run(folder / name) for name in cells):
+            told = "holds none of the runs asked for" if folder.is_dir() else "no such folder"
+            raise NoRunError(f"{folder}: {told}; without --page-only the command makes the runs")
+
+
 def _run(
-    folders: Mapping[Path, Request],
-    engine: EngineName,
-    workers: int,
-    checkpoint_seconds: float,
-    quiet: bool,
+    tables: Tables, engine: EngineName, workers: int, checkpoint_seconds: float, quiet: bool
 ) -> bool:
     """Run the cells that have no result yet; return whether all have one now."""
-    from secureafl.reproduce.artefacts import ESTIMATION
-    from secureafl.reproduce.plan import grid_for
-
-    tables = {folder: grid_for(request).cells() for folder, request in folders.items()}
-    (folder, request), *_ = folders.items()
-    if request.name == ESTIMATION:
-        return _run_measured(tables[folder], folder, checkpoint_seconds, quiet)
     from secureafl.cli.sweeping import run_with_progress
 
     done = run_with_progress(tables, engine, workers, checkpoint_seconds, quiet)
@@ -136,15 +145,18 @@ def _run(
 
 
 def _run_measured(
-    cells: Mapping[str, Experiment], folder: Path, checkpoint_seconds: float, quiet: bool
+    tables: Tables, engine: EngineName, _workers: int, checkpoint_seconds: float, quiet: bool
 ) -> bool:
     """Run one cell after the other: measuring beside a run is not part of any engine."""
     from secureafl.presentation.progress import make_display
     from secureafl.reproduce.estimation import run_measured
     from secureafl.runs.layout import RESULT
     from secureafl.sweep.cells import Update
+    from secureafl.sweep.engines import require_runnable
     from secureafl.sweep.tally import RunProgress
 
+    ((folder, cells),) = tables.items()
+    require_runnable(engine, cells, folder)
     with make_display({name: cell.rounds for name, cell in cells.items()}, quiet) as display:
         for name, cell in cells.items():
             progress = RunProgress()

@@ -19,7 +19,7 @@ from secureafl.report.formatting import shares, spread
 from secureafl.report.page import write_report
 from secureafl.runs.layout import CHECKPOINT, RESULT
 from secureafl.sweep.cells import Update
-from secureafl.sweep.engines import EngineName
+from secureafl.sweep.engines import EngineName, require_runnable
 from secureafl.sweep.once import MadeOnce
 from secureafl.tracking.callback import Callback
 
@@ -49,11 +49,12 @@ def run_with_progress(
     made once.
     """
     wanted = {folder / k: cell for folder, cells in tables.items() for k, cell in cells.items()}
-    if not quiet:
-        print_notes(wanted.values())
     runs, finished = MadeOnce(tables), set[Path]()
     for place in sorted(wanted, key=_progress):
         runs.want(place, wanted[place])
+    require_runnable(engine, runs.cells, runs.folder)
+    if not quiet:
+        print_notes(wanted.values())
 
     def take_in(update: Update) -> Sequence[str]:
         if update.state in ("finished", "failed"):

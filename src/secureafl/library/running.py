@@ -31,7 +31,7 @@ from secureafl.runtime.records import require_same
 from secureafl.settings import name_for_files, plug_in_settings
 from secureafl.simulation.run import Recording, open_run
 from secureafl.sweep.cells import Update
-from secureafl.sweep.engines import EngineName, find_engine, one_thread, run_sweep
+from secureafl.sweep.engines import EngineName, find_engine, one_thread, require_runnable, run_sweep
 from secureafl.sweep.grid import Grid, read_grid
 from secureafl.sweep.local import until_stopped
 from secureafl.sweep.tally import RunProgress
@@ -137,6 +137,7 @@ def run_grid(
     folder = Path(out) if out is not None else _RUNS / name
     cells = grid.cells()
     refuse_script_classes(cells)
+    require_runnable(engine, cells, folder)
     for note in notes_before(cells.values()):
         warnings.warn(note, stacklevel=2)
     failed: dict[str, str] = {}

@@ -57,9 +57,12 @@ def parse_axis(text: str) -> Axis:
 
     Values may be as a table shows them: `defense=kardam,secure_afl (alpha=0.4, window=9)`.
     """
-    setting, _, values = text.partition("=")
+    setting, equals, values = text.partition("=")
     apart = re.split(r",(?![^()]*\))", values)  # not inside brackets
-    return Axis(setting.strip(), tuple(v.strip() for v in apart if v.strip()))
+    chosen = tuple(value.strip() for value in apart) if equals else ()
+    if "" in chosen:
+        raise ConfigError(f"{text}: a value is empty; give values after =, with commas between")
+    return Axis(setting.strip(), chosen)
 
 
 def read_sources(sources: Sequence[Path], place: Path) -> list[Run]:

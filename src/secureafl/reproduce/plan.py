@@ -25,6 +25,10 @@ from secureafl.toml import differences, flatten, read_toml
 
 NAMES = [*ARTEFACTS, ESTIMATION, RUNTIME]
 DEFAULT_TASK = "fashion_mnist"
+_NOT_OF = {  # what there is nothing to choose of
+    ESTIMATION: ("methods", "attacks"),
+    RUNTIME: ("methods", "attacks", "seeds", "rounds", "data_dir"),
+}
 _PAPERS_RATE = 0.01  # for every task
 _HERE = Path(__file__).parent
 _SIZES = re.compile(r"\(([\d,]+) training, ([\d,]+) test samples\)")  # of what a run found
@@ -53,6 +57,9 @@ class Request:
             raise ConfigError(f"the paper has no task {task!r}{did_you_mean(task, known)}")
         if task != DEFAULT_TASK and not (name in ARTEFACTS and self.artefact.any_task):
             raise ConfigError(f"the paper has {name!r} on {DEFAULT_TASK} only, not on {task}")
+        for option in _NOT_OF.get(name, ()):
+            if getattr(self, option):
+                raise ConfigError(f"{name} has no --{option.replace('_', '-')}: leave it out")
 
     @property
     def artefact(self) -> Artefact:

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import shutil
+import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -253,6 +254,15 @@ def refuse_taken(path: Path) -> None:
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         remedy = f"choose another folder (out), or go on with 'secureafl resume {path}'"
         raise RunError(f"{path}: already there; {remedy}")
+
+
+def require_writable(path: Path) -> None:
+    """Raise unless files can be put into the folder, or it can be made; nothing is left there."""
+    try:
+        there = next(place for place in (path, *path.parents) if place.exists())
+        tempfile.TemporaryFile(dir=there).close()
+    except OSError as error:
+        raise _unwritable(path, error) from error
 
 
 def _checksum(tensors: Mapping[str, np.ndarray]) -> int:

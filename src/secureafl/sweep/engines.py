@@ -11,6 +11,8 @@ from typing import Any, Literal, Protocol
 
 from secureafl.core.setting_types import fitted
 from secureafl.experiment import Experiment
+from secureafl.runs.folder import require_writable
+from secureafl.runs.layout import RESULT
 from secureafl.sweep.cells import Update
 
 EngineName = Literal["local", "ray", "slurm"]
@@ -45,6 +47,22 @@ def find_engine(name: EngineName) -> Engine:
 def require_engine(name: EngineName, devices: Iterable[str]) -> None:
     """Raise unless cells for these devices can be run by it from here; nothing is written."""
     _module(name).require_here(devices)
+
+
+def require_runnable(name: EngineName, cells: Mapping[str, Experiment], out: Path) -> None:
+    """Raise if those without a result could not be run from here; nothing is written.
+
+    What is wrong for all of them is said once so, not by each.
+    """
+    left = {out / k: cell for k, cell in cells.items() if not (out / k / RESULT).is_file()}
+    if not left:
+        return
+    module = _module(name)
+    module.require_here({cell.device for cell in left.values()})
+    for folder in {path.parent for path in left}:
+        require_writable(folder)
+    if hasattr(module, "require_data"):  # on a cluster it may be where the cells run
+        module.require_data(left.values())
 
 
 def _module(name: EngineName) -> Any:

@@ -15,12 +15,14 @@ from typing import Any, NamedTuple
 
 import torch
 
+from secureafl.core.errors import DataError, SecureAflError
 from secureafl.core.events import Event
-from secureafl.experiment import Experiment
+from secureafl.experiment import Experiment, to_mapping
 from secureafl.runtime.devices import choose_device
 from secureafl.runtime.loading import shared_data
+from secureafl.settings import short_name
 from secureafl.simulation.run import Recording
-from secureafl.sweep.cells import RunningCell, Supply, Task, Update, stop_signals
+from secureafl.sweep.cells import RunningCell, Supply, Task, Update, stop_signals, why
 from secureafl.sweep.sharing import shared_gpu
 from secureafl.sweep.tally import RunProgress
 
@@ -73,6 +75,19 @@ def require_here(devices: Iterable[str]) -> None:
     """Raise if this machine lacks one of the devices."""
     for device in devices:
         choose_device(device)
+
+
+def require_data(cells: Iterable[Experiment]) -> None:
+    """Raise if the data of one of them cannot be loaded; it is not kept."""
+    for task in {repr(to_mapping(cell)["task"]): cell.task for cell in cells}.values():
+        try:
+            task.load()
+        except SecureAflError:
+            raise
+        except Exception as error:  # of a task of the user's own
+            raise DataError(
+                f"{short_name(task)}: its data cannot be loaded ({why(error)})"
+            ) from error
 
 
 def run_cells(
