@@ -84,9 +84,11 @@ def make_table(
     headings = [", ".join(key) or show for key in across]
 
     def made(row: Sequence[Run], column: Sequence[Run]) -> Value:
+        there = {run.path for run in column}
+        chosen = [run for run in row if run.path in there]
         if show == "distance":
-            return _distances(row, column)
-        return _cell(row, column, _WRITERS[show], paper)
+            return _distances(chosen)
+        return _WRITERS[show](_one_cell(chosen, paper)) if chosen else plain(None)
 
     lines = [
         [*map(plain, key), *(made(chosen, others) for others in across.values())]
@@ -177,29 +179,19 @@ def _plug_ins(runs: Sequence[Run], part: str) -> list[str]:
     return labels
 
 
-def _cell(
-    row: Sequence[Run], column: Sequence[Run], write: Callable[[Cell], Value], paper: bool
-) -> Value:
-    there = {run.path for run in column}
-    chosen = [run for run in row if run.path in there]
-    return write(_one_cell(chosen, paper)) if chosen else plain(None)
-
-
 def _one_cell(runs: Sequence[Run], paper: bool) -> Cell:
     _require_one_experiment(runs)
     names = [runs[0].settings.get(f"{part}.kind", "") for part in ("task", "defense", "attack")]
     return cell_of([run.path for run in runs], reported_figures(*names) if paper else {})
 
 
-def _distances(row: Sequence[Run], column: Sequence[Run]) -> Value:
+def _distances(runs: Sequence[Run]) -> Value:
     """How far runs are from the paper's figures, over all attacks that it has."""
-    there = {run.path for run in column}
     by_attack: dict[Key, list[Run]] = {}
-    for run in row:
-        if run.path in there:
-            attack = (f"{k}={v}" for k, v in run.settings.items() if k.startswith("attack."))
-            by_attack.setdefault(tuple(sorted(attack)), []).append(run)
-    return distances_of([_one_cell(runs, paper=True) for runs in by_attack.values()])
+    for run in runs:
+        attack = (f"{k}={v}" for k, v in run.settings.items() if k.startswith("attack."))
+        by_attack.setdefault(tuple(sorted(attack)), []).append(run)
+    return distances_of([_one_cell(its, paper=True) for its in by_attack.values()])
 
 
 def _require_one_experiment(runs: Sequence[Run]) -> None:
